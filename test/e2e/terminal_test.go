@@ -132,6 +132,7 @@ func TestChatOnTerminal(t *testing.T) {
 type screen struct {
 	capture
 	keyboard *os.File
+	closed   chan struct{} // after the last of what was written
 }
 
 // onTerminal starts a command with a terminal as its standard streams.
@@ -149,15 +150,14 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) *screen {
 		t.Fatal(err)
 	}
 	_ = theirs.Close()
-	s := &screen{keyboard: ours}
-	done := make(chan struct{})
+	s := &screen{keyboard: ours, closed: make(chan struct{})}
 	go func() {
-		defer close(done)
+		defer close(s.closed)
 		_, _ = io.Copy(s, ours) // until the program's side is closed
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // no harm when it has ended
-		<-done
+		<-s.closed
 		_ = ours.Close()
 	})
 	return s
@@ -184,6 +184,7 @@ func TestWaitOnTerminal(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Fatalf("%v: %v\n%s", command, err, screen)
 		}
+		<-screen.closed
 		drawn := screen.String()
 		contains(t, drawn, "\r\x1b[K| ", "starting, ", "This is")
 		if strings.Contains(drawn, "\x1b[2m") {

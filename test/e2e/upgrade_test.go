@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -44,6 +45,12 @@ func TestReturnWritesNothing(t *testing.T) {
 	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "hand.yaml", irisManifest("hand", "{minReplicas: 1, maxReplicas: 1}")))
 	watched, hand := n.pid("watched"), n.pid("hand")
 	n.do("get") // every service has been looked at
+	for _, name := range []string{"watched", "hand"} {
+		eventually(t, "the memory of "+name+" is measured, and kept", func() (bool, string) {
+			record := string(read(t, filepath.Join(n.dir, "revisions", "default", name+".yaml")))
+			return strings.Contains(record, "measured:") || runtime.GOOS != "linux", record
+		})
+	}
 	before, told := n.state(), strings.Count(n.do("events", "-o", "json"), "\n")
 	if len(before) < 8 {
 		t.Fatalf("the data directory holds only %v", before)
