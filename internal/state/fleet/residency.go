@@ -87,9 +87,10 @@ func (r *residents) settle(ctx context.Context, w *work) time.Duration {
 	news := r.noteLocked(w)
 	r.sampleLocked(w.key, r.cfg.Traffic.Demand(w.key), now)
 	if len(r.mu.lacking) > 0 || news {
-		if again = planEvery - now.Sub(r.mu.last); news || again <= 0 {
-			again = 0
+		if news || now.Sub(r.mu.last) >= planEvery {
 			r.planLocked(ctx, now)
+		} else { // from now on, so that those that wait do not all come at one instant
+			again = planEvery
 		}
 	}
 	again = sooner(again, r.preloadLocked(ctx, w, now))
