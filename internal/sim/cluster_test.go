@@ -134,7 +134,7 @@ func (c *cluster) failover() {
 func (c *cluster) alive() {
 	var names []string
 	for _, g := range c.world.gateways {
-		if !g.dead {
+		if !g.dead.Load() {
 			names = append(names, g.name)
 		}
 	}
@@ -150,7 +150,7 @@ func (c *cluster) close() {
 		n.cancel()
 	}
 	for _, g := range c.world.gateways {
-		if !g.dead {
+		if !g.dead.Load() {
 			g.crash()
 		}
 	}

@@ -44,7 +44,7 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 	"power": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		if rng.IntN(2) == 0 {
 			f.torn(w, rng)
-		} else if !w.process.dead {
+		} else if !w.process.dead.Load() {
 			w.finish(w.process, time.Duration(rng.Int64N(int64(time.Minute))), true)
 		}
 	},
@@ -86,7 +86,7 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 			// controller that was not among its targets for a moment.
 			w.loop.after(0, func() { g.client.SetTargets(nil) })
 			w.loop.after(2*time.Second, func() {
-				if !g.dead {
+				if !g.dead.Load() {
 					g.client.SetTargets([]string{"controller-0"})
 					synctest.Wait()
 					g.client.SetTargets([]string{"controller-0", "controller-1"})
@@ -98,14 +98,14 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 		g := w.gateways[rng.IntN(len(w.gateways))]
 		w.cluster.uncalm(f.For)
 		f.lasting(w, func(on bool) {
-			if g.cut = on; !on && !g.dead {
+			if g.cut = on; !on && !g.dead.Load() {
 				g.restore(w.cluster)
 			}
 		})
 	},
 	"gateway": func(_ *FaultPlan, w *world, rng *rand.Rand) {
 		i := rng.IntN(len(w.gateways))
-		if old := w.gateways[i]; !old.dead {
+		if old := w.gateways[i]; !old.dead.Load() {
 			old.crash()
 			w.calls.abandon(old)
 			w.cluster.uncalm(0)
@@ -133,7 +133,7 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 	"power and delete": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		f.recreate(w, time.Minute)
 		w.loop.after(time.Duration(rng.Int64N(int64(2*time.Millisecond))), func() {
-			if !w.process.dead {
+			if !w.process.dead.Load() {
 				w.finish(w.process, time.Second, true)
 			}
 		})
@@ -191,7 +191,7 @@ func (f *FaultPlan) lasting(w *world, set func(on bool)) {
 // recreate has somebody delete the service, and create it again after a while.
 func (f *FaultPlan) recreate(w *world, again time.Duration) {
 	s := w.wanted[f.key()]
-	if s == nil || w.process.dead {
+	if s == nil || w.process.dead.Load() {
 		return
 	}
 	if err := w.process.remove(f.key()); err != nil {
@@ -236,7 +236,7 @@ func (f *FaultPlan) when(w *world, rng *rand.Rand, within time.Duration, is func
 
 // edit has somebody change the manifest.
 func (f *FaultPlan) edit(w *world, change func(s *ServicePlan)) {
-	if old := w.wanted[f.key()]; old != nil && !w.process.dead && !w.watch.of(f.key()).deleted {
+	if old := w.wanted[f.key()]; old != nil && !w.process.dead.Load() && !w.watch.of(f.key()).deleted {
 		s := *old
 		change(&s)
 		w.apply(&s)
@@ -245,13 +245,13 @@ func (f *FaultPlan) edit(w *world, change func(s *ServicePlan)) {
 
 // torn kills the process at its next write, before it, within it or after it.
 func (f *FaultPlan) torn(w *world, rng *rand.Rand) {
-	if w.process.dead {
+	if w.process.dead.Load() {
 		return
 	}
 	p, again := w.process, time.Duration(rng.Int64N(int64(5*time.Second)))
 	power := f.Kind == "power"
 	p.disk.killAt(rng.IntN(8), func() {
-		p.dead = true
+		p.dead.Store(true)
 		w.machine.crash()
 		w.loop.after(0, func() { w.finish(p, again, power) })
 	})
@@ -260,7 +260,7 @@ func (f *FaultPlan) torn(w *world, rng *rand.Rand) {
 
 // crash kills the process, and starts it again after a while.
 func (w *world) crash(again time.Duration) {
-	if !w.process.dead {
+	if !w.process.dead.Load() {
 		w.finish(w.process, again, false)
 	}
 }

@@ -120,7 +120,7 @@ func (f *follower) stop() {
 func (g *gateway) tell(what string, f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.due[what] || g.dead {
+	if g.due[what] || g.dead.Load() {
 		return
 	}
 	g.due[what] = true
@@ -128,7 +128,7 @@ func (g *gateway) tell(what string, f func()) {
 		g.mu.Lock()
 		delete(g.due, what)
 		g.mu.Unlock()
-		if !g.dead && !g.cut {
+		if !g.dead.Load() && !g.cut {
 			f()
 		}
 	})
@@ -279,13 +279,13 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	n.pause(number)
 	to := n.c.controllers[number]
 	answer := httptest.NewRecorder()
-	if !n.separated(r.URL.Host) && !n.g.dead {
+	if !n.separated(r.URL.Host) && !n.g.dead.Load() {
 		in := r.Clone(r.Context())
 		in.Body, in.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		to.handler.ServeHTTP(answer, in)
 		n.pause(number)
 	}
-	if n.separated(r.URL.Host) || n.g.dead { // the answer may be lost as well
+	if n.separated(r.URL.Host) || n.g.dead.Load() { // the answer may be lost as well
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -37,7 +38,7 @@ type process struct {
 	store  *datadir.Dir
 	disk   *mount
 	cancel context.CancelFunc
-	dead   bool
+	dead   atomic.Bool // also read by its goroutines, after the loop ended it
 }
 
 // newProcess starts over what the disk and the machine hold.
@@ -78,7 +79,7 @@ func newProcess(w *world, number uint64) (*process, error) {
 
 // crash ends the process at once: nothing that it does from now on happens.
 func (p *process) crash() {
-	p.dead = true
+	p.dead.Store(true)
 	p.disk.crash()
 	p.world.machine.crash()
 	p.cancel()
@@ -99,7 +100,7 @@ type gateway struct {
 	late       *source
 	keys       *keys.Ring // nil where none are needed
 	pools      *pools     // nil where there are none but those of services
-	dead       bool
+	dead       atomic.Bool
 	*follower
 }
 
@@ -128,7 +129,7 @@ func newGateway(w *world, name string, number uint64, lanes [2]uint64) (g *gatew
 }
 
 func (g *gateway) crash() {
-	g.dead = true
+	g.dead.Store(true)
 	if g.follower != nil {
 		g.stop()
 	}
@@ -150,7 +151,7 @@ func (p *process) apply(manifest string) error {
 		objects = append(objects, fleet.Object{Object: o})
 	}
 	_, err := p.fleet.Apply(context.Background(), objects, fleet.ApplyOptions{})
-	if err == nil && p.world.cluster != nil && !p.dead {
+	if err == nil && p.world.cluster != nil && !p.dead.Load() {
 		p.world.cluster.applied(objects)
 	}
 	return err
@@ -170,7 +171,7 @@ type demands struct{ g *gateway }
 
 func (d demands) Wake(ctx context.Context, pool string, n int) error {
 	k := service.ParseKey(pool)
-	if d.g.dead {
+	if d.g.dead.Load() {
 		return errDead
 	}
 	d.g.world.trace("wake %s %d", pool, n)
@@ -186,7 +187,7 @@ func (d demands) Sleep(ctx context.Context, pool string) error {
 
 func (d demands) Report(pool string, demand autoscale.Demand) {
 	switch {
-	case d.g.dead:
+	case d.g.dead.Load():
 	case d.g.process == nil:
 		d.g.reports(pool, demand)
 	default:
@@ -198,7 +199,7 @@ func (d demands) Report(pool string, demand autoscale.Demand) {
 type traffic struct{ g *gateway }
 
 func (t traffic) Publish(v fleet.View) {
-	if t.g.dead {
+	if t.g.dead.Load() {
 		return
 	}
 	f := dispatch.PoolConfig{Key: v.Key, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Entry: v.Role, Needs: v.Needs,

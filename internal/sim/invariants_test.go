@@ -52,6 +52,7 @@ type watch struct {
 	world *world
 	next  time.Time
 	keys  []service.Key // of all services
+	all   []*watched    // the same services
 	// mu guards what ending reads, which the fleet's goroutine calls too: the
 	// map, restart, and what is desired of a service.
 	mu       sync.Mutex
@@ -64,15 +65,22 @@ type watch struct {
 	shares   map[string]map[string]int // the requests of each route, by target
 	idles    map[string]time.Time      // since when a replica of a pool does nothing beside those that wait for it
 	denied   time.Time                 // since when a replica waits for GPUs that nobody holds, while others sleep
+	// What each look fills anew: requests by replica, and by gateway and replica; who
+	// holds each GPU.
+	on      map[string]int
+	at      map[place]int
+	holders []string
 }
 
 // watched is what the invariants need to remember of a service.
 type watched struct {
 	touched  atomic.Bool // something has happened to it since the last look
-	looks    int
-	due      time.Time // of a look although nothing has
-	waiting  int       // requests, at this look
+	moved    atomic.Bool // to its replicas or its manifest, since the last look at its status
+	due      time.Time   // of a look although nothing has
+	told     time.Time   // when its status was looked at
+	waiting  int         // requests, at this look
 	running  int
+	before   [2]int   // the two at the last look that found something to look at
 	free     int      // of those that wait may go anywhere
 	limited  []string // addresses that others may go to
 	plan     *ServicePlan
@@ -100,8 +108,10 @@ type watched struct {
 func (w *watch) init(world *world) {
 	w.world, w.services, w.restart, w.allowed = world, map[service.Key]*watched{}, world.begun, map[*UserPlan]*allowance{}
 	w.shares, w.idles = map[string]map[string]int{}, map[string]time.Time{}
+	w.on, w.at, w.holders = map[string]int{}, map[place]int{}, make([]string, world.plan.GPUs)
 	for i := range world.plan.Services {
-		w.keys = append(w.keys, world.plan.Services[i].key())
+		k := world.plan.Services[i].key()
+		w.keys, w.all = append(w.keys, k), append(w.all, w.of(k))
 	}
 }
 
@@ -117,12 +127,20 @@ func (w *watch) of(k service.Key) *watched {
 	return s
 }
 
+// moved is told of each change of a service's replicas, and of what is wanted of it.
+func (w *watch) moved(k service.Key) {
+	s := w.of(k.Stable())
+	s.touched.Store(true)
+	s.moved.Store(true)
+}
+
 func (w *watch) applied(p *ServicePlan) {
 	s := w.of(p.key())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.changed = time.Now()
 	s.touched.Store(true)
+	s.moved.Store(true)
 	if p.Canary > 0 || s.plan != nil && s.plan.Canary > 0 {
 		s.canary = canaryShare{at: time.Now(), percent: p.Canary}
 	}
@@ -148,6 +166,8 @@ func (w *watch) restarted() {
 	w.restart = time.Now()
 	for _, s := range w.services {
 		s.atZero, s.starved, s.short, s.untrue = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		s.touched.Store(true)
+		s.moved.Store(true)
 	}
 }
 
@@ -161,57 +181,57 @@ func (w *watch) violate(name string, k service.Key, format string, args ...any) 
 // checkEvery is the least time between two looks at everything.
 const checkEvery = 250 * time.Millisecond
 
-// idleEvery is the time between two looks at a service to which nothing happens.
-const idleEvery = 10 * time.Second
+// idleEvery is the time between two looks at a service to which nothing happens, and
+// soonEvery at one where something may be wrong, or whose requests wait; a status is
+// looked at no more often.
+const (
+	idleEvery = 30 * time.Second
+	soonEvery = time.Second
+)
 
 // check looks at all services to which something has happened.
 func (w *watch) check() {
 	now := time.Now()
-	if now.Before(w.next) || w.world.process.dead {
+	if now.Before(w.next) || w.world.process.dead.Load() {
 		return
 	}
 	w.next = now.Add(checkEvery)
-	w.devices()
-	on := w.calls(now)
+	w.calls(now)
 	if len(w.world.plan.Routes) > 0 {
 		w.attribute(now)
-		w.routes(now, on)
+		w.routes(now, w.on)
 	}
-	var told []service.Key
-	w.room(now)
-	w.hoards(now)
-	w.sleepers(now)
-	for _, k := range w.keys {
-		s := w.services[k]
-		if s == nil || s.plan == nil || w.world.loop.stopped {
-			continue
-		}
-		if s.deleted {
-			told = append(told, k)
-			continue
-		}
-		touched := s.touched.Swap(false)
-		if !touched && s.open == 0 && !s.suspect() && now.Before(s.due) {
-			continue
-		}
-		s.due = now.Add(idleEvery)
-		s.looks++
-		w.reservations(k, s.waiting, s.running, on)
-		w.counts(k, s, s.waiting, s.running)
-		w.starving(k, s, s.waiting)
-		w.canaries(k, s)
-		if !touched || s.looks%8 == 0 {
-			told = append(told, k)
+	w.places(now)
+	for i, s := range w.all {
+		if s.plan != nil && !w.world.loop.stopped {
+			w.look(w.keys[i], s, now)
 		}
 	}
-	for _, k := range told { // at the end: it takes time
-		switch s := w.services[k]; {
-		case w.world.loop.stopped:
-		case s.deleted:
-			w.stays(k, s, now)
-		default:
-			w.status(k, s)
-		}
+}
+
+// look looks at a service if something has happened to it.
+func (w *watch) look(k service.Key, s *watched, now time.Time) {
+	if s.deleted {
+		w.stays(k, s, now)
+		return
+	}
+	requests := [2]int{s.waiting, s.running}
+	touched := s.touched.Swap(false)
+	if !touched && requests == s.before && now.Before(s.due) {
+		return
+	}
+	rested := !now.Before(s.due)
+	w.reservations(k, s.waiting, s.running, w.on)
+	w.counts(k, s, s.waiting, s.running)
+	w.starving(k, s, s.waiting)
+	w.canaries(k, s)
+	if s.before, s.due = requests, now.Add(idleEvery); s.waiting > 0 || s.suspect() || s.moved.Load() {
+		s.due = now.Add(soonEvery)
+	}
+	if now.Sub(s.told) >= soonEvery && (s.moved.Load() || rested) {
+		s.moved.Store(false)
+		s.told = now
+		w.status(k, s)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -64,6 +65,7 @@ type machine struct {
 	cuts      func(u *unit, n int)              // is told of a replica that ends while it answers
 	scaling   func(k service.Key, from, to int) // is told of each change of a count
 	dead      bool                              // nobody listens: the owner's process is dead
+	watched   atomic.Bool                       // who observes is the watch, which takes no time and changes nothing
 }
 
 // Without it, services would not make room for each other.
@@ -326,12 +328,17 @@ func (m *machine) forget(o *owner) {
 }
 
 func (m *machine) Observe(_ context.Context, k service.Key) (out []replica.Replica, _ error) {
-	m.pause(m.rng)
+	watched := m.watched.Load()
+	if !watched {
+		m.pause(m.rng)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.turn(k)
+	if !watched {
+		m.turn(k)
+	}
 	if o := m.owners[k]; o != nil {
-		if o.hearing {
+		if o.hearing && !watched {
 			o.lifted, o.hearing = false, false
 		}
 		for _, u := range o.units {

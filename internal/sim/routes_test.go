@@ -160,7 +160,7 @@ func (s sink) Endpoints(pool service.Key, addresses []string, _ string) {
 	p := s.g.pools
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.pools[pool] != nil && !s.g.dead {
+	if p.pools[pool] != nil && !s.g.dead.Load() {
 		p.found[pool] = addresses
 		p.publish(s.g, func(k service.Key) bool { return k == pool })
 	}
@@ -317,7 +317,7 @@ func (w *watch) routes(now time.Time, on map[string]int) {
 		}
 	}
 	for _, g := range w.world.gateways {
-		if g.dead || g.pools == nil {
+		if g.dead.Load() || g.pools == nil {
 			continue
 		}
 		for _, x := range w.world.plan.Pools {
@@ -383,12 +383,12 @@ func (w *watch) named(g *gateway, x PoolPlan, now time.Time) {
 func (w *watch) attribute(now time.Time) {
 	waiting, queued := 0, 0
 	for _, c := range w.world.calls.open {
-		if !c.gateway.dead && c.grant == nil {
+		if !c.gateway.dead.Load() && c.grant == nil {
 			waiting++
 		}
 	}
 	for _, g := range w.world.gateways {
-		if g.dead {
+		if g.dead.Load() {
 			continue
 		}
 		for _, s := range g.dispatcher.Pools() {

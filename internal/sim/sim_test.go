@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -17,28 +19,45 @@ var (
 	without = flag.String("without", "", "what TestSeed leaves out of its plan, such as s2,u0,f3: services, users and faults by number")
 	only    = flag.String("invariant", "", "the one invariant that is looked at; \"\" is all")
 	once    = flag.Bool("once", false, "TestSeeds ends with the first seed that fails")
+	brief   = flag.Bool("brief", false, "TestSeed lives through its plan as the fixed set does, in less time")
 	length  = flag.Duration("length", 0, "how much of its plan TestSeed lives through; 0 is all")
 	forTime = flag.Duration("for", 0, "how long TestSeeds tries seeds, from -from on")
 	from    = flag.Uint64("from", 1, "the first seed of TestSeeds")
+	to      = flag.Uint64("to", 0, "the last seed of TestSeeds with -for; 0 is none")
 )
+
+// TestMain has the collector run seldom: worlds are small, and it takes a tenth of
+// the time otherwise.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // TestSameSeedSameRun: a seed is a run, to the nanosecond.
 func TestSameSeedSameRun(t *testing.T) {
 	for _, seed := range []uint64{102, 103, 104, 106, 110, 114, 146} {
-		p := newPlan(seed)
-		p.Length, p.Traced = 30*time.Minute, true
-		a, b := p.run(t), p.run(t)
-		if len(a.log) < 20 {
-			t.Fatalf("seed %d: only %d lines: nothing happened", seed, len(a.log))
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			p := newPlan(seed)
+			p.Length, p.Traced = 13*time.Minute, true
+			same(t, p.run(t).log, p.run(t).log)
+		})
+	}
+}
+
+// same compares the logs of two runs.
+func same(t *testing.T, a, b []string) {
+	t.Helper()
+	if len(a) < 20 {
+		t.Fatalf("only %d lines: nothing happened", len(a))
+	}
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			t.Fatalf("line %d is\n%s\nand then\n%s\nafter\n%s", i, a[i], b[i], strings.Join(a[max(0, i-8):i], "\n"))
 		}
-		for i := range min(len(a.log), len(b.log)) {
-			if a.log[i] != b.log[i] {
-				t.Fatalf("seed %d: line %d is\n%s\nand then\n%s\nafter\n%s", seed, i, a.log[i], b.log[i], strings.Join(a.log[max(0, i-8):i], "\n"))
-			}
-		}
-		if len(a.log) != len(b.log) {
-			t.Errorf("seed %d: %d lines and then %d", seed, len(a.log), len(b.log))
-		}
+	}
+	if len(a) != len(b) {
+		t.Errorf("%d lines and then %d", len(a), len(b))
 	}
 }
 
@@ -78,14 +97,43 @@ type search struct {
 	ended  map[string]int
 }
 
-// fixed are the seeds without -for: each plan there is, but wakes.
-var fixed = []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 14, 18}
+// fixed are the seeds without -for: each plan there is, but wakes. They are brief.
+var fixed = []uint64{1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 14, 18, 24}
+
+// inBrief is the plan in less than half an hour, with all of its faults.
+func (p *Plan) inBrief() *Plan {
+	const briefly = 25 * time.Minute
+	q := *p
+	q.Length, q.Faults = min(p.Length/2, briefly), slices.Clone(p.Faults)
+	for i := range q.Faults {
+		f := &q.Faults[i]
+		f.At = time.Duration(float64(f.At) * float64(q.Length) / float64(p.Length))
+	}
+	return &q
+}
+
+// TestFixedSetHasEveryFault: what `make test` lives through has each kind of fault
+// that is drawn.
+func TestFixedSetHasEveryFault(t *testing.T) {
+	seen := map[string]bool{}
+	for _, seed := range fixed {
+		p := newPlan(seed).inBrief()
+		for _, f := range p.Faults {
+			seen[f.Kind] = seen[f.Kind] || f.At < p.Length
+		}
+	}
+	for kind := range kinds {
+		if !seen[kind] && !strings.HasPrefix(kind, "edit when") { // those are of wakes, in TestRegressions
+			t.Errorf("no seed of the fixed set has the fault %q", kind)
+		}
+	}
+}
 
 // take is the next seed; false when enough were tried.
 func (s *search) take() (uint64, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || *forTime == 0 && s.next >= *from+uint64(len(fixed)) || *forTime > 0 && time.Since(s.began) > *forTime {
+	if s.over || *forTime == 0 && s.next >= *from+uint64(len(fixed)) || *forTime > 0 && (time.Since(s.began) > *forTime || *to > 0 && s.next > *to) {
 		return 0, false
 	}
 	s.next++
@@ -97,14 +145,14 @@ func (s *search) take() (uint64, bool) {
 
 // try lives through one seed.
 func (s *search) try(t *testing.T, seed uint64) {
-	p := newPlan(seed)
+	p, as := newPlan(seed), ""
 	if *forTime == 0 {
-		p.Length = min(p.Length/2, 40*time.Minute)
+		p, as = p.inBrief(), " -brief"
 	}
 	r := p.run(t)
 	if len(r.violations) > 0 {
 		v := r.violations[0]
-		t.Errorf("seed %d: %v\nrepeat with: go test ./internal/sim -run 'TestSeed$' -v -seed %d -length %v%s", seed, v, seed, p.Length, p.reduced(t, v))
+		t.Errorf("seed %d: %v\nrepeat with: go test ./internal/sim -run 'TestSeed$' -v -seed %d%s -length %v%s", seed, v, seed, as, p.Length, p.reduced(t, v))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,11 +177,17 @@ func TestRegressions(t *testing.T) {
 		{"idle services kept GPUs that others waited for, since the simulated machine was not shared", wakes, 22, 5 * time.Minute},
 		{"requests that left before they ran taught that one runs for no time", general, 40052, 14 * time.Hour},
 	} {
-		p := r.plan(r.seed)
-		p.Length = r.length
-		for _, v := range p.run(t).violations {
-			t.Errorf("%s: seed %d: %v", r.what, r.seed, v)
-		}
+		t.Run(fmt.Sprint(r.seed), func(t *testing.T) {
+			if r.length > time.Hour && *forTime == 0 {
+				t.Skipf("%v of a day take too long for `make test`; `make sim` lives through them", r.length)
+			}
+			t.Parallel()
+			p := r.plan(r.seed)
+			p.Length = r.length
+			for _, v := range p.run(t).violations {
+				t.Errorf("%s: %v", r.what, v)
+			}
+		})
 	}
 }
 
@@ -143,6 +197,9 @@ func TestSeed(t *testing.T) {
 		t.Skip("-seed names the seed to repeat")
 	}
 	p := newPlan(*oneSeed)
+	if *brief {
+		p = p.inBrief()
+	}
 	p.Length, p.Traced = cmp.Or(*length, p.Length), true
 	for what := range strings.SplitSeq(*without, ",") {
 		p = p.leaveOut(what)

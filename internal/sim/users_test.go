@@ -120,7 +120,7 @@ func (b *callBook) start(u *UserPlan, rng *rand.Rand, retries int) {
 	c.leaves = b.world.loop.after(u.Patience, c.leave)
 	before := s.lastUse
 	s.asked()
-	if c.gateway.dead {
+	if c.gateway.dead.Load() {
 		c.end("refused: nobody listens")
 		return
 	}
@@ -170,7 +170,7 @@ func (c *call) admitted(g *dispatch.Grant, err error) {
 	}
 	switch {
 	case c.over != "":
-		if err == nil && !c.gateway.dead {
+		if err == nil && !c.gateway.dead.Load() {
 			g.Done(dispatch.Outcome{})
 		}
 	case err != nil:
@@ -327,7 +327,7 @@ func (c *call) retry(failed error) {
 			delete(c.book.asking, c.id)
 			switch {
 			case c.over != "":
-				if !c.gateway.dead {
+				if !c.gateway.dead.Load() {
 					g.Done(dispatch.Outcome{})
 				}
 			case err != nil:

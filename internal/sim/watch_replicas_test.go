@@ -9,6 +9,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // This file looks at services: their counts, replicas, GPUs, records and status.
@@ -62,9 +63,9 @@ func (w *watch) hoards(now time.Time) {
 	idle, held, free, most := service.Key{}, 0, 0, 0
 	w.world.machine.locked(func() {
 		free = w.world.machine.free()
-		for _, k := range w.keys {
-			s, o := w.services[k], w.world.machine.owners[k]
-			if s == nil || s.plan == nil || o == nil {
+		for i, k := range w.keys {
+			s, o := w.all[i], w.world.machine.owners[k]
+			if s.plan == nil || o == nil {
 				continue
 			}
 			n, pending := 0, 0
@@ -98,9 +99,9 @@ func (w *watch) room(now time.Time) {
 	need, open, lacking := 0, 0, 0
 	w.world.machine.locked(func() {
 		open = w.world.machine.free()
-		for _, k := range w.keys {
-			s, o := w.services[k], w.world.machine.owners[k]
-			if s == nil || s.plan == nil || o == nil {
+		for i, k := range w.keys {
+			s, o := w.all[i], w.world.machine.owners[k]
+			if s.plan == nil || o == nil {
 				continue
 			}
 			held, pending := 0, 0
@@ -133,46 +134,59 @@ func (w *watch) room(now time.Time) {
 	}
 }
 
-// sleepers looks at the GPUs that replicas had before they fell asleep.
-func (w *watch) sleepers(now time.Time) {
-	key, waits, asleep, need, free := service.Key{}, 0, 0, 0, 0
+// places looks at who has GPUs, and who waits for some.
+func (w *watch) places(now time.Time) {
+	clear(w.holders)
+	waits, lacking, asleep := (*unit)(nil), 0, 0
+	pending := false
 	w.world.machine.locked(func() {
-		free = w.world.machine.free()
 		for _, u := range w.world.machine.units {
+			for _, g := range u.view.GPUs {
+				if other := w.holders[g]; other != "" {
+					w.violate("a device has one holder", u.owner.key, "GPU %d is held by %s and %s", g, other, u.view.ID)
+				}
+				w.holders[g] = u.view.ID
+			}
 			switch {
 			case u.view.Phase == replica.Asleep && !u.sleep.busy:
 				asleep++
 				if len(u.view.GPUs) > 0 {
 					w.violate("a sleeper frees its GPUs", u.owner.key, "replica %s sleeps and holds %v", u.view.ID, u.view.GPUs)
 				}
-			case u.view.Phase == replica.Pending && u.gpus > 0 && !u.sleep.busy:
-				waits++
-				key, need = u.owner.key, u.gpus
+			case u.view.Phase == replica.Pending:
+				pending = true
+				if u.gpus > 0 && !u.sleep.busy {
+					lacking++
+					waits = u
+				}
 			}
 		}
 	})
-	if waits != 1 || asleep == 0 || free < need || w.world.trouble() || now.Sub(w.restart) < time.Minute {
+	if !pending {
+		w.lacks, w.crowded, w.denied = time.Time{}, time.Time{}, time.Time{}
+		return
+	}
+	w.room(now)
+	w.hoards(now)
+	if lacking != 1 || asleep == 0 {
+		waits = nil
+	}
+	w.sleepers(now, waits, asleep)
+}
+
+// sleepers looks at the one replica that waits for GPUs, while others sleep; nil
+// for none.
+func (w *watch) sleepers(now time.Time, waits *unit, asleep int) {
+	free := 0
+	w.world.machine.locked(func() { free = w.world.machine.free() })
+	if waits == nil || free < waits.gpus || w.world.trouble() || now.Sub(w.restart) < time.Minute {
 		w.denied = time.Time{}
 	} else if w.denied.IsZero() {
 		w.denied = now
 	}
 	if d := now.Sub(w.denied); !w.denied.IsZero() && d > 10*time.Second {
-		w.violate("a sleeper frees its GPUs", key, "a replica has waited for %d GPUs for %v, nobody holds %d, and %d replicas sleep", need, d, free, asleep)
+		w.violate("a sleeper frees its GPUs", waits.owner.key, "a replica has waited for %d GPUs for %v, nobody holds %d, and %d replicas sleep", waits.gpus, d, free, asleep)
 	}
-}
-
-func (w *watch) devices() {
-	holders := map[int]string{}
-	w.world.machine.locked(func() {
-		for _, u := range w.world.machine.units {
-			for _, g := range u.view.GPUs {
-				if other := holders[g]; other != "" {
-					w.violate("a device has one holder", u.owner.key, "GPU %d is held by %s and %s", g, other, u.view.ID)
-				}
-				holders[g] = u.view.ID
-			}
-		}
-	})
 }
 
 // counts looks at what is wanted of a service.
@@ -232,9 +246,16 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	w.idle(k, s, want, alive, edited)
 }
 
+// get is a service as users see it, at this instant.
+func (w *watch) get(k service.Key) (fleet.ServiceState, error) {
+	w.world.machine.watched.Store(true)
+	defer w.world.machine.watched.Store(false)
+	return w.world.process.fleet.Get(context.Background(), k)
+}
+
 // state is what the product knows of a service, for a trace.
 func (w *watch) state(k service.Key) string {
-	st, err := w.world.process.fleet.Get(context.Background(), k)
+	st, err := w.get(k)
 	out := fmt.Sprintf("demand %+v, status %+v (%v)", w.world.demand(k), st.Status, err)
 	if h, err := w.world.process.fleet.ScaleHistory(k); err == nil && len(h) > 0 {
 		for _, d := range h[0].Decisions[max(0, len(h[0].Decisions)-5):] {
@@ -274,7 +295,7 @@ func (w *watch) stopped(k service.Key, s *watched, c scaling) {
 		return
 	}
 	for _, x := range w.world.calls.open {
-		if x.key == k && !x.gateway.dead && x.began.Before(c.at.Add(-settled)) {
+		if x.key == k && !x.gateway.dead.Load() && x.began.Before(c.at.Add(-settled)) {
 			w.violate("a start serves", k, "it is stopped, and request %d has waited or run for %v", x.id, c.at.Sub(x.began))
 		}
 	}
@@ -308,14 +329,14 @@ func (w *watch) stays(k service.Key, s *watched, now time.Time) {
 		return
 	}
 	s.due = now.Add(idleEvery)
-	if _, err := w.world.process.fleet.Get(context.Background(), k); err == nil {
+	if _, err := w.get(k); err == nil {
 		w.violate("records survive", k, "it is there %v after it was deleted", now.Sub(s.applied))
 	}
 }
 
 // status looks at what users are told.
 func (w *watch) status(k service.Key, s *watched) {
-	st, err := w.world.process.fleet.Get(context.Background(), k)
+	st, err := w.get(k)
 	if err != nil && s.deleting {
 		w.deleted(k)
 		return

@@ -63,13 +63,12 @@ type place struct {
 // maxWait is how long a request waits that may go to any of several services.
 const maxWait = 10 * time.Minute
 
-// calls counts the requests of each service, and returns those on each replica.
-func (w *watch) calls(now time.Time) map[string]int {
-	on, at := map[string]int{}, map[place]int{}
-	for _, k := range w.keys {
-		if s := w.services[k]; s != nil {
-			s.waiting, s.running, s.free, s.limited = 0, 0, 0, s.limited[:0]
-		}
+// calls counts the requests of each service and those on each replica.
+func (w *watch) calls(now time.Time) {
+	clear(w.on)
+	clear(w.at)
+	for _, s := range w.all {
+		s.waiting, s.running, s.free, s.limited = 0, 0, 0, s.limited[:0]
 	}
 	for _, c := range w.world.calls.asking {
 		if c.over != "" && now.Sub(c.left) > settled {
@@ -84,7 +83,7 @@ func (w *watch) calls(now time.Time) map[string]int {
 			}
 		}
 		switch {
-		case c.gateway.dead:
+		case c.gateway.dead.Load():
 		case c.grant == nil:
 			if c.watched.waiting++; c.subset == nil {
 				c.watched.free++
@@ -99,16 +98,15 @@ func (w *watch) calls(now time.Time) map[string]int {
 				s.running++
 			}
 			id := c.grant.Replica()
-			on[id]++
-			if owner := w.services[c.grant.Pool().Key.Stable()]; owner != nil && owner.plan != nil && owner.plan.MaxConcurrency > 0 {
+			w.on[id]++
+			if s.plan != nil && s.plan.MaxConcurrency > 0 {
 				here := place{c.gateway, id}
-				if at[here]++; at[here] > owner.plan.MaxConcurrency {
-					w.violate("a replica keeps to its limit", c.key, "%s has %d requests at replica %s, whose maxConcurrency is %d", c.gateway.name, at[here], id, owner.plan.MaxConcurrency)
+				if w.at[here]++; w.at[here] > s.plan.MaxConcurrency {
+					w.violate("a replica keeps to its limit", c.key, "%s has %d requests at replica %s, whose maxConcurrency is %d", c.gateway.name, w.at[here], id, s.plan.MaxConcurrency)
 				}
 			}
 		}
 	}
-	return on
 }
 
 // canaryShare counts the requests since a service was given a canary, or lost it.
@@ -214,7 +212,7 @@ func (w *watch) starving(k service.Key, s *watched, waiting int) {
 // waits at a gateway that knows of it.
 func (w *watch) idleBeside(k service.Key, s *watched) (idle string) {
 	for _, g := range w.world.gateways {
-		if g.dead || len(w.world.gateways) > 1 && !w.waitsAt(k, g) {
+		if g.dead.Load() || len(w.world.gateways) > 1 && !w.waitsAt(k, g) {
 			continue
 		}
 		for _, e := range g.dispatcher.Endpoints(routing.Service(k)) {

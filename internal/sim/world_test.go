@@ -161,7 +161,7 @@ func (v Violation) String() string {
 // demand is that of a service, at all gateways.
 func (w *world) demand(k service.Key) (d autoscale.Demand) {
 	for _, g := range w.gateways {
-		if !g.dead {
+		if !g.dead.Load() {
 			x := g.dispatcher.Demand(k)
 			d.Queued, d.Running, d.Arrived, d.Done = d.Queued+x.Queued, d.Running+x.Running, d.Arrived+x.Arrived, d.Done+x.Done
 		}
@@ -172,7 +172,7 @@ func (w *world) demand(k service.Key) (d autoscale.Demand) {
 // inFlight is how many requests gateways have sent to a replica.
 func (w *world) inFlight(id string) (n int) {
 	for _, g := range w.gateways {
-		if !g.dead {
+		if !g.dead.Load() {
 			n += g.dispatcher.InFlight(id)
 		}
 	}
@@ -248,13 +248,14 @@ func newWorld(t *testing.T, p *Plan) (*world, error) {
 	w.machine = newMachine(w.loop.loop, p.GPUs, p.Seed)
 	w.machine.trace, w.machine.ended = w.trace, w.calls.lost
 	w.machine.now = w.now
-	w.machine.told = func(k service.Key) { w.watch.of(k.Stable()).touched.Store(true) }
+	w.machine.told = w.watch.moved
 	w.machine.ending, w.machine.loops = w.watch.ending, func(k service.Key) bool { return w.looping[k] }
 	w.machine.cuts = func(u *unit, n int) {
 		w.violate("a replica that goes finishes", u.owner.key, fmt.Sprintf("replica %s ends %v after it was told to, and has %d requests", u.view.ID, time.Since(u.drained), n))
 	}
 	w.machine.disturbs = func(u *unit, what string) { w.violate("a sleeper gets no request", u.owner.key, u.view.ID+": "+what) }
 	w.machine.scaling = func(k service.Key, from, to int) {
+		w.watch.moved(k)
 		if f := w.moments[k]; f != nil {
 			f(from, to)
 		}
@@ -336,8 +337,8 @@ func (w *world) live() {
 // apply has somebody apply a manifest.
 func (w *world) apply(s *ServicePlan) {
 	p := w.process
-	if err := p.apply(s.manifest()); err != nil || p.dead { // it may be stored, or not
-		if w.watch.attempted(s); !p.dead {
+	if err := p.apply(s.manifest()); err != nil || p.dead.Load() { // it may be stored, or not
+		if w.watch.attempted(s); !p.dead.Load() {
 			w.trace("apply refused: %v", err)
 		}
 		return
