@@ -239,7 +239,9 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 	case now.Sub(s.short) > soon:
 		w.violate("supply follows demand", k, "%d requests wait and %d run, and %d replicas are wanted, of %d needed for %v; %s", waiting, running, want, need, soon, w.state(k))
 	}
-	kept := 185*time.Second + 4*p.Startup
+	// What the load does not need is kept for 120 s and three starts at most, then while
+	// requests wait for 30 s and a start, and then until 30 s after the last fall.
+	kept := 180*time.Second + 4*p.Startup + settled
 	if most := max(p.Min, 1, 2*int(math.Ceil(float64(s.peak(kept))/p.Target))); want > most && now.Sub(edited) > kept {
 		w.violate("supply keeps to demand", k, "%d replicas are wanted, and %d would have done for %v; %s", want, most, kept, w.state(k))
 	}
