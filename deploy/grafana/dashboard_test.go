@@ -24,7 +24,7 @@ import (
 func exposed(t *testing.T) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
-	for _, pattern := range []string{"../../internal/edge/*/*.go", "../../internal/edge/*/*/*.go", "../../cmd/internal/controller/*.go"} {
+	for _, pattern := range []string{"../../internal/edge/*/*.go", "../../internal/edge/*/*/*.go", "../../cmd/internal/controller/*.go", "../../cmd/internal/front/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("nothing in %s: %v", pattern, err)
@@ -73,7 +73,7 @@ func stated(t *testing.T, file string, out map[string]bool) {
 				out["roundhouse_gateway_"+literal(n.Args[0])] = true // of newPoolDescs, which is given the prefix
 			}
 		case *ast.BasicLit:
-			if text := literal(n); strings.HasPrefix(text, "gen_ai_") {
+			if text := literal(n); strings.HasPrefix(text, "gen_ai_") || strings.HasPrefix(text, "roundhouse_") && text != "roundhouse_" {
 				out[text] = true
 			}
 		}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,5 +51,44 @@ func TestJournal(t *testing.T) {
 		got := n.do("events")
 		return strings.Contains(got, "UpStopped") && strings.Count(got, "UpStarted") == 2 && strings.Contains(got, "Deleted") &&
 			strings.Count(got, "RevisionMade") == 3, got
+	})
+}
+
+// TestReplicaMetrics reads what Prometheus reads of services and replicas: after a
+// start, a crash without requests, and a deletion.
+func TestReplicaMetrics(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	page := n.admin + "/metrics"
+	iris := `service="iris"`
+	eventually(t, "all three sleep", func() (bool, string) {
+		return n.figure(page, "roundhouse_services", `reason="asleep"`) == 3, n.get(page).body
+	})
+	n.do("start", "iris", "--wait")
+	eventually(t, "a replica is ready, and was counted", func() (bool, string) {
+		return n.figure(page, "roundhouse_replicas", iris, `phase="Ready"`) == 1 && n.figure(page, "roundhouse_services", `reason="serving"`) == 1 &&
+			n.figure(page, "roundhouse_replica_start_seconds_count", iris, `from="process"`) == 1, n.get(page).body
+	})
+	pid := n.pid("iris")
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its crash and restart are counted", func() (bool, string) {
+		return n.figure(page, "roundhouse_replica_restarts_total", iris, `component="engine"`) == 1 && n.figure(page, "roundhouse_replica_failures_total", iris, `reason="Killed"`) == 1 &&
+			n.figure(page, "roundhouse_replicas", iris, `phase="Ready"`) == 1, n.get(page).body
+	})
+	eventually(t, "its memory is measured", func() (bool, string) {
+		return n.figure(page, "roundhouse_replica_memory_bytes", iris) > 1<<20 || runtime.GOOS != "linux", n.get(page).body
+	})
+	if free, all := n.figure(page, "roundhouse_data_disk_free_bytes"), n.figure(page, "roundhouse_data_disk_bytes"); free <= 0 || free > all {
+		t.Errorf("%v of %v bytes are free", free, all)
+	}
+	if n.figure(page, "roundhouse_build_info", `version="`) != 1 || n.figure(page, "process_resident_memory_bytes") == 0 {
+		t.Error("nothing of the process itself")
+	}
+	n.do("delete", "service", "iris")
+	eventually(t, "its series are gone", func() (bool, string) {
+		body := n.get(page).body
+		return !strings.Contains(body, "roundhouse_replica_restarts_total{") && !strings.Contains(body, `roundhouse_replicas{component="engine",namespace="default",phase="Ready",service="iris"`), body
 	})
 }

@@ -48,6 +48,7 @@ type node struct {
 	store    *artifact.Store
 	queries  *promquery.Reader
 	scaler   *front.Scaler // nil for none
+	measures *front.ServiceMetrics
 }
 
 type nodeConfig struct {
@@ -86,11 +87,11 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.fleet, err = fleet.New(fleet.Config{Signals: &signals{n.traffic, n.platform, n.queries}, Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
-		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Report: n.report, Forgot: cfg.events.Forget, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}).Resume(), Log: cfg.log})
+		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Report: n.report, Forgot: n.forgot, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}).Resume(), Log: cfg.log})
 	if err != nil {
 		return nil, err
 	}
-	demands.fleet = n.fleet
+	demands.fleet, n.measures = n.fleet, front.NewServiceMetrics(n.fleet)
 	n.traffic.Attach(n.fleet)
 	if n.scaler, err = cfg.scaler.Open(n.fleet, cfg.log); err != nil {
 		return nil, err
@@ -102,7 +103,10 @@ func newNode(cfg nodeConfig) (*node, error) {
 func (n *node) servers() error {
 	metrics := prometheus.NewRegistry()
 	n.cfg.hub.start(metrics, n.log)
-	err := errors.Join(metrics.Register(front.NewReplicaCounts(n.fleet, 0)), metrics.Register(front.NewReplicaSeconds(n.fleet, 0)))
+	err := front.Measured(metrics)
+	for _, c := range append(front.DiskMetrics(n.cfg.dir.Path()), front.BuildInfo(n.cfg.version), n.measures, front.NewReplicaCounts(n.fleet, 0), front.NewReplicaSeconds(n.fleet, 0)) {
+		err = errors.Join(err, metrics.Register(c))
+	}
 	if err != nil {
 		return err
 	}
@@ -131,8 +135,17 @@ func (n *node) servers() error {
 
 // report has the journal tell what happened to a service.
 func (n *node) report(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
-	n.cfg.events.Observe(st.Object.Key, history.See(st.Object.Created().String(), st.Generation, st.Status, st.Replicas), st.Scaling)
+	is := history.See(st.Object.Created().String(), st.Generation, st.Status, st.Replicas)
+	if was, known := n.cfg.events.Observe(st.Object.Key, is, st.Scaling); known {
+		n.measures.Count(st.Object.Key, was, is)
+	}
 	return 0, nil
+}
+
+// forgot has the journal and the metrics forget a deleted service.
+func (n *node) forgot(k service.Key) {
+	n.cfg.events.Forget(k)
+	n.measures.Forget(k)
 }
 
 // forward sends the requests at the address of a role to its replicas.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,8 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"roundhouse.dev/roundhouse/cmd/internal/front"
-	"roundhouse.dev/roundhouse/cmd/internal/incluster"
-	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/usage"
 )
 
@@ -95,51 +92,9 @@ func (m *measures) Collect(c chan<- prometheus.Metric) {
 			c <- prometheus.MustNewConstMetric(m.used[i], prometheus.CounterValue, seconds, state)
 		}
 	}
-	for s, n := range m.services() {
-		gauge(m.states, float64(n), s.ready, s.reason)
+	for s, n := range front.Readiness(m.op.fleet.List()) {
+		gauge(m.states, float64(n), s.Ready, s.Reason)
 	}
-}
-
-// state is how services are.
-type state struct{ ready, reason string }
-
-func (m *measures) services() map[state]int {
-	out := map[state]int{}
-	for _, st := range m.op.fleet.List() {
-		s := state{"False", "starting"} // until it has been looked at
-		for _, c := range st.Status.Conditions {
-			if c.Type == service.ConditionReady {
-				s = state{c.Status, reasonClass(c.Reason)}
-			}
-		}
-		out[s]++
-	}
-	return out
-}
-
-// reasonClasses are what reasons of Ready come to, so that their number does
-// not grow with what Kubernetes and other projects call things.
-var reasonClasses = map[string][]string{
-	"serving":       {"Serving"},
-	"asleep":        {"Asleep"},
-	"stopped":       {"Stopped"},
-	"starting":      {"Starting", "Fetching", "NoRevision", "Creating", "Rollout", "PodInitializing", "ContainerCreating", "Scheduling"},
-	"no_runtime":    {"NoSupportingRuntime", "RuntimeNotRecognized", "RuntimeDisabled", "ProgramMissing", "HostUnknown"},
-	"invalid":       {"InvalidPredictorSpec", "CreateContainerConfigError"},
-	"model":         {"ModelLoadFailed"},
-	"image":         {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"},
-	"crashing":      {"CrashLoopBackOff", "Error", "OOMKilled", "StartupTimeout", "Completed", "Failed"},
-	"unschedulable": {"Unschedulable", "SchedulerError", "SchedulingGated"},
-	"refused":       {"QuotaExceeded", "PodRefused", "PlatformFailed", "StoreFailed"},
-}
-
-func reasonClass(reason string) string {
-	for class, reasons := range reasonClasses {
-		if slices.Contains(reasons, reason) {
-			return class
-		}
-	}
-	return "other"
 }
 
 // registerMetrics registers the metrics of this process, the Kubernetes
@@ -147,7 +102,7 @@ func reasonClass(reason string) string {
 // controller.
 func (op *operator) registerMetrics() error {
 	op.registry = prometheus.NewRegistry()
-	if err := incluster.Measured(metrics.Registry); err != nil {
+	if err := front.Measured(metrics.Registry); err != nil {
 		return fmt.Errorf("controller: %w", err)
 	}
 	all := []prometheus.Collector{metrics.Registry.(prometheus.Collector), op.calls, op.traffic, op.measures, op.reserves}

@@ -95,22 +95,6 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestReasonClasses: every reason is of one class.
-func TestReasonClasses(t *testing.T) {
-	seen := map[string]string{}
-	for class, reasons := range reasonClasses {
-		for _, r := range reasons {
-			if other := seen[r]; other != "" {
-				t.Errorf("%s is %s and %s", r, class, other)
-			}
-			seen[r] = class
-		}
-	}
-	if got := reasonClass("SomethingNew"); got != "other" {
-		t.Errorf("what nobody knows is %s", got)
-	}
-}
-
 // TestMetricsText: Prometheus can read it all at once.
 func TestMetricsText(t *testing.T) {
 	op := begin(t, options(t, kubetest.Namespace(t, kubetest.Client(t), nil)), kubetest.Server(t))

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
@@ -144,7 +143,7 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	}
 	g.traffic.Attach(g.follower)
 	g.view.Follow(g.follower)
-	if err := errors.Join(Measured(metrics), metrics.Register(calls)); err != nil {
+	if err := errors.Join(front.Measured(metrics), metrics.Register(calls)); err != nil {
 		return err
 	}
 	server := front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: metrics, Version: g.o.Version, Leave: g.o.Leave, Log: g.log}
@@ -416,15 +415,3 @@ func (f following) Withdraw(k service.Key) {
 }
 
 var errFollows = errors.New("a gateway in a cluster decides nothing: the controller does")
-
-// Measured adds what the process itself uses to a registry: processor, memory,
-// goroutines. A registry that has these already stays as it is.
-func Measured(reg prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
-		var there prometheus.AlreadyRegisteredError
-		if err := reg.Register(c); err != nil && !errors.As(err, &there) {
-			return err
-		}
-	}
-	return nil
-}

@@ -122,7 +122,7 @@ func RunPicker(ctx context.Context, o PickerOptions) (err error) {
 		}
 	}
 	metrics := prometheus.NewRegistry()
-	if err := Measured(metrics); err != nil {
+	if err := front.Measured(metrics); err != nil {
 		return err
 	}
 	picker, err := picking.New(picking.Config{Server: server, Fallbacks: o.Fallbacks, Traffic: p.traffic, Metrics: metrics, Pool: p.meant,

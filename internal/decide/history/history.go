@@ -207,3 +207,47 @@ func times(n int) string {
 	}
 	return fmt.Sprintf("%d times", n)
 }
+
+// Tally counts what happened to the replicas of a component.
+type Tally struct {
+	Restarts int
+	Failures map[string]int // by reason
+	// Starts and Wakes are how long replicas took that became ready, from their
+	// process' start and from sleep.
+	Starts, Wakes []time.Duration
+}
+
+// Tallies counts what happened to the replicas between two states of a service, by
+// role. What is already so in the first state of a service is not counted: nothing
+// is known of when it came to be.
+func Tallies(before, after Seen) map[service.Role]Tally {
+	out := map[service.Role]Tally{}
+	if before.Identity != after.Identity {
+		return out
+	}
+	for id, is := range after.Replicas {
+		was, known := before.Replicas[id]
+		t := out[is.Role]
+		if known {
+			t.Restarts += max(0, is.Restarts-was.Restarts)
+		}
+		for _, e := range became(was, is, known) {
+			switch {
+			case e.Reason == "ReplicaFailed":
+				if t.Failures == nil {
+					t.Failures = map[string]int{}
+				}
+				t.Failures[is.Reason]++
+			case e.Reason != ReplicaReady:
+			case is.Woke != nil && (was.Woke == nil || is.Woke.At.After(was.Woke.At)):
+				t.Wakes = append(t.Wakes, time.Duration(is.Woke.Seconds*float64(time.Second)))
+			case !is.Started.IsZero() && is.ReadyAt.After(is.Started):
+				t.Starts = append(t.Starts, is.ReadyAt.Sub(is.Started))
+			}
+		}
+		if t.Restarts > 0 || t.Failures != nil || t.Starts != nil || t.Wakes != nil {
+			out[is.Role] = t
+		}
+	}
+	return out
+}

@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -76,6 +77,39 @@ func TestChanges(t *testing.T) {
 		}
 		if again := Changes(c.after, c.after, nil); len(again) > 0 {
 			t.Errorf("%s: a state and itself differ: %+v", c.name, again)
+		}
+	}
+}
+
+// TestTallies counts what metrics tell of replicas.
+func TestTallies(t *testing.T) {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	one := func(r replica.Replica) Seen {
+		r.ID, r.Role = "a", service.RoleEngine
+		return Seen{Identity: "x", Replicas: map[string]replica.Replica{"a": r}}
+	}
+	none := Seen{Identity: "x"}
+	starting := one(replica.Replica{Phase: replica.Starting, Started: at})
+	ready := one(replica.Replica{Phase: replica.Ready, Started: at, ReadyAt: at.Add(3 * time.Second)})
+	failed := one(replica.Replica{Phase: replica.Failed, Reason: "OOMKilled", Message: "9 GiB"})
+	again := one(replica.Replica{Phase: replica.Starting, Restarts: 2})
+	woken := one(replica.Replica{Phase: replica.Ready, Started: at, ReadyAt: at.Add(time.Hour), Woke: &replica.Woke{Level: 1, Seconds: 0.5, At: at.Add(time.Hour)}})
+	for name, c := range map[string]struct {
+		before, after Seen
+		want          Tally
+	}{
+		"a start":            {starting, ready, Tally{Starts: []time.Duration{3 * time.Second}}},
+		"a start at a sight": {none, ready, Tally{Starts: []time.Duration{3 * time.Second}}},
+		"still ready":        {ready, ready, Tally{}},
+		"out of memory":      {ready, failed, Tally{Failures: map[string]int{"OOMKilled": 1}}},
+		"still failed":       {failed, failed, Tally{}},
+		"restarts":           {failed, again, Tally{Restarts: 2}},
+		"from sleep":         {one(replica.Replica{Phase: replica.Asleep, Standby: 1}), woken, Tally{Wakes: []time.Duration{500 * time.Millisecond}}},
+		"another service":    {Seen{Identity: "y"}, ready, Tally{}},
+		"gone":               {ready, none, Tally{}},
+	} {
+		if got := Tallies(c.before, c.after)[service.RoleEngine]; !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }

@@ -105,17 +105,17 @@ func (e *Events) Tell(ev history.Event) {
 	e.tellLocked(ev)
 }
 
-// Observe adds what happened to a service since it was last observed. The first time
-// that a process observes a service of which there are events, it adds nothing: what
-// happened between two processes is not known. why is, by role, why its count is
-// what it is.
-func (e *Events) Observe(k service.Key, is history.Seen, why map[service.Role]string) {
+// Observe adds what happened to a service since it was last observed, and returns it
+// as it was then; known is false the first time. The first time that a process
+// observes a service of which there are events, it adds nothing: what happened
+// between two processes is not known. why is, by role, why its count is what it is.
+func (e *Events) Observe(k service.Key, is history.Seen, why map[service.Role]string) (was history.Seen, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	was, known := e.mu.seen[k]
+	was, known = e.mu.seen[k]
 	e.mu.seen[k] = is
 	if !known && e.mu.told[k] {
-		return
+		return was, false
 	}
 	for _, ev := range history.Changes(was, is, why) {
 		ev.Namespace, ev.Service = k.Namespace, k.Name
@@ -123,6 +123,7 @@ func (e *Events) Observe(k service.Key, is history.Seen, why map[service.Role]st
 			e.tellLocked(ev)
 		}
 	}
+	return was, known
 }
 
 // newsLocked notes what an event tells of how a replica or a service is, and reports

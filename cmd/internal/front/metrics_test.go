@@ -1,4 +1,4 @@
-package incluster
+package front
 
 import (
 	"testing"
@@ -27,5 +27,21 @@ func TestMeasured(t *testing.T) {
 		if !there[name] {
 			t.Errorf("no %s among %d metrics", name, len(families))
 		}
+	}
+}
+
+// TestReasonClasses: every reason is of one class.
+func TestReasonClasses(t *testing.T) {
+	seen := map[string]string{}
+	for class, reasons := range reasonClasses {
+		for _, r := range reasons {
+			if other := seen[r]; other != "" {
+				t.Errorf("%s is %s and %s", r, class, other)
+			}
+			seen[r] = class
+		}
+	}
+	if got := reasonClass("SomethingNew"); got != "other" {
+		t.Errorf("what nobody knows is %s", got)
 	}
 }
