@@ -85,6 +85,9 @@ type TrafficConfig struct {
 	// Lost is called with the id of each replica that could not be reached; nil:
 	// nothing is.
 	Lost func(id string)
+	// Sent is told which blocks of a prompt an endpoint began to answer; nil: nothing
+	// is. It must neither block nor keep blocks.
+	Sent func(endpoint string, blocks []uint64)
 	Log  *slog.Logger
 }
 
@@ -95,7 +98,7 @@ func NewTraffic(cfg TrafficConfig) (*Traffic, error) {
 		cfg.Demand = unscaled{}
 	}
 	of := dispatch.DefaultConfig()
-	of.Domain, of.Lost = cfg.Domain, cfg.Lost
+	of.Domain, of.Lost, of.Sent = cfg.Domain, cfg.Lost, cfg.Sent
 	var t *Traffic // set before the first request
 	of.Asked = func(r routing.Ref) { t.scraping.wake(r) }
 	tokenizer := kvevents.NewTokenizer()

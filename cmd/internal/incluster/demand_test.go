@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -24,6 +25,13 @@ import (
 
 // controller is the side of a controller pod that hears gateways.
 func (r *rig) controller(name string, accounts ...string) (*demand.Server, string) {
+	r.t.Helper()
+	s, address, _ := r.stoppable(name, accounts...)
+	return s, address
+}
+
+// stoppable is a controller, and what ends it.
+func (r *rig) stoppable(name string, accounts ...string) (*demand.Server, string, func()) {
 	r.t.Helper()
 	cfg := demand.DefaultConfig()
 	cfg.Reviewer, cfg.Accounts = demand.NewReviewer(r.api, nil), accounts
@@ -42,17 +50,18 @@ func (r *rig) controller(name string, accounts ...string) (*demand.Server, strin
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l, certs.Get) }()
-	r.t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			r.t.Error(err)
 		}
 	})
+	r.t.Cleanup(stop)
 	port := int32(l.Addr().(*net.TCPAddr).Port)
 	r.create(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "roundhouse-controller"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr(portReports), Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.9"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr(name == "leader")}}}})
-	return s, l.Addr().String()
+	return s, l.Addr().String(), stop
 }
 
 // account makes a ServiceAccount and a token of it.

@@ -128,7 +128,7 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		return err
 	}
 	if g.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: asking{g.waker, g.reporter}, Domain: g.o.domain(), PublicOnly: !g.o.Internal,
-		External: g.external, Log: g.log}); err != nil {
+		External: g.external, Sent: g.reporter.Sent, Log: g.log}); err != nil {
 		return err
 	}
 	g.scaled.revision = g.view.Revision
@@ -189,6 +189,7 @@ func (g *Gateway) demand(direct client.Client) (err error) {
 		return out
 	}
 	cfg.Engines = g.engines
+	cfg.Heard = func(endpoint string, blocks []uint64) { g.traffic.Dispatcher.Heard(endpoint, blocks) }
 	g.reporter, err = demand.NewClient(cfg)
 	return err
 }

@@ -207,13 +207,18 @@ func toLoopback(raw any) (any, error) {
 // record of its revision, and a Deployment of a count.
 func (r *rig) serve(name string, port, count int32, change ...func(*service.Limits)) service.Key {
 	r.t.Helper()
+	return r.serveAs(service.ProtocolV2, name, port, count, change...)
+}
+
+func (r *rig) serveAs(protocol service.Protocol, name string, port, count int32, change ...func(*service.Limits)) service.Key {
+	r.t.Helper()
 	k := service.Key{Namespace: r.ns, Name: name}
 	kubetest.Apply(r.t, r.api, r.ns, fmt.Sprintf("apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: %s}\nspec: {model: {uri: \"https://models.test/iris.ubj\", format: {name: xgboost}}}\n", name))
 	limits := service.Limits{Max: 5, Target: 10, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute, StartupTimeout: time.Minute}
 	for _, f := range change {
 		f(&limits)
 	}
-	record := fleet.Record{Service: k, Revision: workload.Revision{Service: k, Name: name + "-1", Hash: "h1", Protocol: service.ProtocolV2, Components: []workload.Component{{
+	record := fleet.Record{Service: k, Revision: workload.Revision{Service: k, Name: name + "-1", Hash: "h1", Protocol: protocol, Components: []workload.Component{{
 		Role: service.RoleEngine, Main: "main", Limits: limits,
 		Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "roundhouse", Ports: []corev1.ContainerPort{{ContainerPort: port}}}}}}}}}
 	data, err := json.Marshal(record)

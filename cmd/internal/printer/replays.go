@@ -28,7 +28,7 @@ func Replays(out io.Writer, all []Replay, goal time.Duration) {
 		_, _ = fmt.Fprintf(out, ", %g a second", first.Rate)
 	}
 	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(tw, "\npolicy\tTTFT p50\tp90\tp99\thit rate\tmost of one\tshed\t%s\t\n", "≤"+goal.String()+": "+strings.Join(replay.Criticalities, "\t"))
+	_, _ = fmt.Fprintf(tw, "\npolicy\tTTFT p50\tp90\tp99\thit rate\tkept\tmost of one\tshed\t%s\t\n", "≤"+goal.String()+": "+strings.Join(replay.Criticalities, "\t"))
 	for i := range all {
 		policy := all[i].Policy
 		if slices.IndexFunc(all, func(r Replay) bool { return r.Policy == policy }) < i {
@@ -44,9 +44,10 @@ func Replays(out io.Writer, all []Replay, goal time.Duration) {
 			slices.Sort(values)
 			return values[(len(values)-1)/2]
 		}
-		_, _ = fmt.Fprintf(tw, "%s\t%.3f s\t%.3f s\t%.3f s\t%.0f %%\t%.0f %%\t%.1f %%", policy,
+		_, _ = fmt.Fprintf(tw, "%s\t%.3f s\t%.3f s\t%.3f s\t%.0f %%\t%s\t%.0f %%\t%.1f %%", policy,
 			m(func(s replay.Summary) float64 { return s.First.P50 }), m(func(s replay.Summary) float64 { return s.First.P90 }),
 			m(func(s replay.Summary) float64 { return s.First.P99 }), 100*m(func(s replay.Summary) float64 { return s.HitRate }),
+			keptOf(m(func(s replay.Summary) float64 { return s.Kept })),
 			100*m(func(s replay.Summary) float64 { return s.Most }),
 			100*m(func(s replay.Summary) float64 { return float64(s.Shed) / float64(s.Requests) }))
 		for _, c := range replay.Criticalities {
@@ -56,4 +57,12 @@ func Replays(out io.Writer, all []Replay, goal time.Duration) {
 	}
 	_ = tw.Flush()
 	_, _ = fmt.Fprintln(out)
+}
+
+// keptOf is a part of the follow-up requests; "-" where there are none.
+func keptOf(part float64) string {
+	if part == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*part)
 }

@@ -60,6 +60,9 @@ type Config struct {
 	// prompt, and then calls done. It must not block; it returns false where it
 	// does not ask. nil asks nobody.
 	Tokenize func(address string, body []byte, done func(tokens []uint32)) bool
+	// Sent is told that an endpoint began to answer a prompt of these blocks; nil
+	// tells nobody. It must neither block nor keep blocks.
+	Sent func(endpoint string, blocks []uint64)
 	// Domain ends the hosts of services ("name.namespace.domain").
 	Domain string
 }

@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 )
 
 // TestGatewaysAgreeWherePromptsBelong: the turns of conversations that come
@@ -126,4 +127,56 @@ func TestSilentEndpointComesLast(t *testing.T) {
 			t.Errorf("%v", had)
 		}
 	})
+}
+
+// TestGatewaysTellEachOther: a conversation that load sent elsewhere than ties do
+// stays where it is when it goes on through the other gateway. A prompt that was not
+// answered is told to nobody.
+func TestGatewaysTellEachOther(t *testing.T) {
+	var one, two *Dispatcher
+	told := 0
+	one, _ = start(t, func(c *Config) {
+		c.Sent = func(endpoint string, blocks []uint64) { told++; two.Heard(endpoint, blocks) }
+	})
+	two, _ = start(t, nil)
+	for _, d := range []*Dispatcher{one, two} {
+		d.SetPool(pool1(0, ready("a", "b", "c", "d")...))
+	}
+	two.Heard("of no pool", []uint64{1})
+	request := func(conversation, turns int) Request {
+		return Request{Model: "iris", Prompt: [][]byte{[]byte(fmt.Sprintf("conversation %d: ", conversation) + strings.Repeat("word ", 200*turns))}}
+	}
+	moved, where := 0, map[int]string{}
+	for c := range 24 {
+		x, err := two.Explain(request(c, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one.SetLoad(x.Pick.Replica, &replica.Load{At: time.Now(), Waiting: 5, Running: 8}) // where ties would send it
+		g := grantOf(t, one, request(c, 1))
+		if where[c] = g.Replica(); where[c] != x.Pick.Replica {
+			moved++
+		}
+		g.FirstByte()
+		g.Done(Outcome{})
+		one.SetLoad(x.Pick.Replica, &replica.Load{At: time.Now()})
+	}
+	if moved < 20 || told != 24 {
+		t.Fatalf("%d of 24 first turns went elsewhere than ties would have sent them, %d told", moved, told)
+	}
+	for c := range 24 {
+		if g := grantOf(t, two, request(c, 2)); g.Replica() != where[c] {
+			t.Errorf("conversation %d goes on at %s, not at %s", c, g.Replica(), where[c])
+		} else {
+			g.Done(Outcome{})
+		}
+	}
+	g := grantOf(t, one, request(99, 1))
+	g.Answered(Answer{Result: breaker.Failed})
+	g.FirstByte()
+	g.Done(Outcome{})
+	grantOf(t, one, request(98, 1)).Done(Outcome{Failed: errors.New("broken")})
+	if told != 24 {
+		t.Errorf("%d prompts told that no replica computed", told-24)
+	}
 }

@@ -63,6 +63,15 @@ func (d *Dispatcher) KVReset(id string) {
 	}
 }
 
+// Heard notes that another gateway sent an endpoint a prompt with these blocks. An
+// endpoint that no pool has is ignored.
+func (d *Dispatcher) Heard(id string, blocks []uint64) {
+	if e := d.endpoints.get(id); e != nil {
+		blocks = blocks[:min(len(blocks), d.cfg.Index.PromptBlocks)]
+		d.caches.update(e, blocks, (*memory).heard)
+	}
+}
+
 // tell has the pools of an endpoint note the blocks of text that end in chains.
 func (c *caches) tell(e *endpoint, chains []uint64, note func(m *memory, n int, texts []uint64)) {
 	c.texts = c.texts[:0]
@@ -84,6 +93,12 @@ func (c *caches) update(e *endpoint, texts []uint64, note func(m *memory, n int,
 			}
 		}
 		p.mu.Unlock()
+	}
+}
+
+func (m *memory) heard(n int, texts []uint64) {
+	if m.prompts != nil {
+		m.prompts.Sent(n, texts)
 	}
 }
 

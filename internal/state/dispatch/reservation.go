@@ -388,6 +388,9 @@ func (g *Grant) FirstByte() {
 		return
 	}
 	r.endWait(true)
+	if f := g.pool.d.cfg.Sent; f != nil && g.hash != nil && len(g.hash.blocks) > 0 && !r.judged {
+		f(r.slot.endpoint.id, g.hash.blocks)
+	}
 	well := r.judged || r.slot.endpoint.breaker.well.Load()
 	if r.uncached == 0 && r.prefill == nil && well {
 		return

@@ -23,6 +23,7 @@ type book struct {
 	past     map[string]sums // of gateways that are gone, by service
 	services map[string]int  // how many gateways have a line of it
 	pods     map[string]int  // in flight, over gateways
+	prompts  prompts
 }
 
 // gateway is a pod's newest instance.
@@ -34,6 +35,8 @@ type gateway struct {
 	full     bool // all its services are known
 	lines    map[string]*entry
 	engines  map[engineID]replica.Load
+	budget   int       // bytes of prompts that it may tell
+	spent    time.Time // when budget was computed
 }
 
 // sums are the totals of a service, after all growth has been added.
@@ -57,7 +60,7 @@ type entry struct {
 }
 
 func newBook(started time.Time, silence time.Duration) *book {
-	return &book{started: started, silence: silence, gateways: map[string]*gateway{}, past: map[string]sums{}, services: map[string]int{}, pods: map[string]int{}}
+	return &book{started: started, silence: silence, gateways: map[string]*gateway{}, past: map[string]sums{}, services: map[string]int{}, pods: map[string]int{}, prompts: newPrompts(started)}
 }
 
 // maxSpan is the longest time over which growth is added.
@@ -86,6 +89,7 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 	}
 	g.heard = now
 	g.tell(r.Engines, now)
+	b.hear(g, r, now)
 	if g.silent {
 		g.silent, g.full = false, false
 	}

@@ -38,6 +38,9 @@ type ClientConfig struct {
 	// Engines are what the engines told of the services that scale by it; nil tells
 	// of none. It is called for every report, and may keep engines read.
 	Engines func(now time.Time) []Engine
+	// Heard is told which blocks of prompts an endpoint was sent by other gateways;
+	// nil neither hears of prompts nor tells of them.
+	Heard func(endpoint string, blocks []uint64)
 	// Every is the least time between two reports of changes. Heartbeat is the
 	// time between two reports when nothing changes. A service that becomes busy
 	// is reported at once.
@@ -68,6 +71,7 @@ type Client struct {
 	cfg     ClientConfig
 	started time.Time
 	http    *http.Client
+	teller  teller // its mutex is taken after mu
 
 	mu struct {
 		sync.Mutex
@@ -95,6 +99,10 @@ type target struct {
 	full     bool
 	urgent   bool
 	answered bool          // a report got an answer
+	told     uint64        // number of the first prompt that it was not told
+	toldAt   time.Time     // when it was last told of prompts
+	heard    uint64        // as the target numbers prompts
+	heardAt  time.Time     // when its answer last had prompts
 	wake     chan struct{} // there may be something to report
 	stop     context.CancelFunc
 	failing  bool // used by its goroutine only
@@ -109,6 +117,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{cfg: cfg, started: time.Now()}
+	c.teller.list = newPrompts(c.started)
 	c.mu.known, c.mu.targets = map[string]seen{}, map[string]*target{}
 	if cfg.Transport == nil {
 		cfg.Transport = &http.Transport{DialTLSContext: c.dial, MaxIdleConnsPerHost: 1, IdleConnTimeout: idleTimeout,
@@ -273,7 +282,8 @@ func (c *Client) report(ctx context.Context, t *target) {
 	}
 }
 
-// due is how long until the next report.
+// due is how long until the next report. A gateway that told or heard of prompts
+// lately goes on asking for them.
 func (c *Client) due(t *target, last time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +291,9 @@ func (c *Client) due(t *target, last time.Time) time.Duration {
 	switch {
 	case t.urgent:
 		return 0
-	case len(t.dirty) > 0:
+	case len(t.dirty) > 0 || t.toldAt.Add(c.cfg.Heartbeat).After(last) || t.heardAt.Add(c.cfg.Heartbeat).After(last):
+		return c.cfg.Every - since
+	case c.cfg.Heard != nil && t.told != c.teller.next():
 		return c.cfg.Every - since
 	default:
 		return c.cfg.Heartbeat - since
@@ -306,8 +318,9 @@ func (c *Client) judge(ctx context.Context, t *target, err error, backoff time.D
 
 // send sends one report of what the target does not know yet.
 func (c *Client) send(ctx context.Context, t *target) error {
-	r, sent := c.compose(t)
+	r, sent, told := c.compose(t)
 	answer, err := c.post(ctx, t.address, r)
+	c.heard(answer.Prompts)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -318,8 +331,11 @@ func (c *Client) send(ctx context.Context, t *target) error {
 		return err
 	}
 	t.answered = true
+	if t.told, t.heard = told, answer.Heard; len(answer.Prompts) > 0 {
+		t.heardAt = time.Now()
+	}
 	if answer.All && !r.Full {
-		t.full, t.urgent = true, true
+		t.full, t.urgent, t.told = true, true, 0 // it has forgotten the prompts too
 	}
 	for _, l := range r.Services {
 		if l.Gone && c.reportedToAll(l.Service) {
@@ -339,8 +355,9 @@ func (c *Client) reportedToAll(service string) bool {
 	return c.mu.known[service].gone
 }
 
-// compose makes the next report to a target.
-func (c *Client) compose(t *target) (Report, []string) {
+// compose makes the next report to a target. It returns the services in it, and the
+// number of the prompt after those in it.
+func (c *Client) compose(t *target) (Report, []string, uint64) {
 	c.mu.Lock()
 	now := time.Now()
 	c.mu.number++
@@ -358,6 +375,16 @@ func (c *Client) compose(t *target) (Report, []string) {
 		l.Gone = v.gone
 		r.Services = append(r.Services, l)
 	}
+	told := t.told
+	if c.cfg.Heard != nil {
+		heard := t.heard
+		r.Heard = &heard
+		if now.Sub(t.toldAt) >= c.cfg.Every {
+			if r.Prompts, told = c.teller.since(told, now); len(r.Prompts) > 0 {
+				t.toldAt = now
+			}
+		}
+	}
 	clear(t.dirty)
 	t.full, t.urgent = false, false
 	c.mu.Unlock()
@@ -370,7 +397,7 @@ func (c *Client) compose(t *target) (Report, []string) {
 		r.Engines = c.cfg.Engines(now)
 		r.Engines = r.Engines[:min(len(r.Engines), maxEngines)]
 	}
-	return r, sent
+	return r, sent, told
 }
 
 // post sends a report and reads the answer.
@@ -405,4 +432,4 @@ func (c *Client) post(ctx context.Context, address string, r Report) (Answer, er
 	return out, json.Unmarshal(answer, &out)
 }
 
-const maxAnswerBytes = 4 << 10
+const maxAnswerBytes = 4<<10 + maxHeardBytes

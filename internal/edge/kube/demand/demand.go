@@ -1,7 +1,8 @@
 // Package demand reports from gateways to the controller: the requests for each
 // service, those in flight on each pod, and what the engines of services that scale
 // by it tell. Every gateway reports to every controller pod, so that a new leader
-// knows the demand at once.
+// knows the demand at once. In its answers each pod passes on which prompts the other
+// gateways have sent where.
 //
 // A report is JSON over HTTPS, authenticated by the gateway's ServiceAccount
 // token. Counters are cumulative, so that a lost report loses nothing. A report
@@ -54,6 +55,11 @@ type Report struct {
 	Services []Line `json:"services,omitempty"`
 	// Engines are those of services that scale by their metrics.
 	Engines []Engine `json:"engines,omitempty"`
+	// Prompts are those that were sent since the last report.
+	Prompts []Prompt `json:"prompts,omitempty"`
+	// Heard is the number up to which the gateway has heard of others' prompts; nil
+	// where it wants to hear of none, as a gateway of an older release.
+	Heard *uint64 `json:"heard,omitempty"`
 }
 
 // Line is one service in a report. Keys are short because there are thousands.
@@ -95,6 +101,9 @@ func (r *Report) Validate() error {
 	case len(r.Engines) > maxEngines:
 		return fmt.Errorf("%d engines are more than %d", len(r.Engines), maxEngines)
 	}
+	if err := validPrompts(r.Prompts); err != nil {
+		return fmt.Errorf("prompts: %w", err)
+	}
 	for i := range r.Engines {
 		if err := r.Engines[i].validate(); err != nil {
 			return fmt.Errorf("engines[%d] (%.40q): %w", i, r.Engines[i].Pod, err)
@@ -125,4 +134,7 @@ type Answer struct {
 	// All asks for a full report: this controller pod does not know the instance,
 	// or has had no report of it for long.
 	All bool `json:"all,omitempty"`
+	// Prompts are what other gateways have told, from Report.Heard on up to Heard.
+	Prompts []Prompt `json:"prompts,omitempty"`
+	Heard   uint64   `json:"heard,omitempty"`
 }

@@ -265,7 +265,10 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	}
 	var out Answer
 	s.update(func(b *book) (changed []string) {
-		out.All, changed = b.take(&in, s.cfg.Now())
+		now := s.cfg.Now()
+		if out.All, changed = b.take(&in, now); in.Heard != nil {
+			out.Prompts, out.Heard = b.prompts.since(*in.Heard, process{in.Pod, in.Instance}, maxHeardBytes, now)
+		}
 		return changed
 	})
 	w.Header().Set("Content-Type", "application/json")

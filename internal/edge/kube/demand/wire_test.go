@@ -252,7 +252,7 @@ func TestManyServices(t *testing.T) {
 	began := time.Now()
 	c.SetTargets([]string{s.address})
 	at := s.until(t, service.ParseKey(fmt.Sprintf("team-%d/a-model-with-a-name-%d", (n-1)%50, n-1)), "the last service", func(d autoscale.Demand) bool { return d.Running == 1 })
-	r, _ := c.compose(&target{full: true, dirty: map[string]struct{}{}})
+	r, _, _ := c.compose(&target{full: true, dirty: map[string]struct{}{}})
 	body, err := json.Marshal(r)
 	if err != nil || len(body) > maxReportBytes/4 {
 		t.Fatalf("%d bytes, %v", len(body), err)

@@ -28,9 +28,11 @@ type Config struct {
 	// Concurrency has so many callers ask one after the other, whatever the
 	// trace's times; 0 sends each request at its time.
 	Concurrency int
-	// Gateways is how many take the requests by turns, each of which knows only
-	// what it sent itself.
-	Gateways int
+	// Gateways is how many take the requests by turns. Each knows only what it sent
+	// itself, and with Share what the others sent a ShareDelay before.
+	Gateways   int
+	Share      bool
+	ShareDelay time.Duration
 	// Events has the engines tell which blocks they hold (KV events).
 	Events bool
 	Seed   uint64 // of the picker's draws
@@ -38,7 +40,7 @@ type Config struct {
 
 // DefaultConfig is eight engines, scraped ten times a second.
 func DefaultConfig() Config {
-	return Config{Engines: 8, Physics: simulate.DefaultPhysics(), Policy: picker.Default, Scrape: 100 * time.Millisecond, Gateways: 1, Seed: 1}
+	return Config{Engines: 8, Physics: simulate.DefaultPhysics(), Policy: picker.Default, Scrape: 100 * time.Millisecond, Gateways: 1, ShareDelay: time.Second, Seed: 1}
 }
 
 // maxEngines bounds Config.Engines.
@@ -62,6 +64,9 @@ func (c Config) Validate() error {
 	if c.Gateways < 1 || c.Gateways > maxGateways {
 		errs = append(errs, fmt.Errorf("gateways is %d: want 1 to %d", c.Gateways, maxGateways))
 	}
+	if c.ShareDelay < 0 {
+		errs = append(errs, fmt.Errorf("the delay of sharing is %v: want 0 or more", c.ShareDelay))
+	}
 	_, err := picker.Preset(c.Policy)
 	return errors.Join(append(errs, err)...)
 }
@@ -83,6 +88,9 @@ type Result struct {
 	Elapsed time.Duration
 	// Hits of Queries prompt tokens were in an engine's prefix cache.
 	Hits, Queries uint64
+	// Followed requests go on from an earlier prompt; Kept of them went to the engine
+	// that had answered it.
+	Kept, Followed int
 	// AdapterLoads and Preemptions are the engines' totals.
 	AdapterLoads, Preemptions uint64
 }
@@ -96,8 +104,9 @@ type run struct {
 	held     []map[uint64]bool // keys, by engine, where engines tell
 	flights  []flight          // by the request's place in the trace
 	answers  []Answer
-	next     int // the next request to send
-	open     int // requests that wait or are on engines
+	shared   []shared // in the order in which they are due
+	next     int      // the next request to send
+	open     int      // requests that wait or are on engines
 	begun    time.Time
 	end      time.Duration
 }
@@ -186,6 +195,7 @@ func (r *run) loop() {
 		}
 		now = max(now, at)
 		if engine >= 0 {
+			r.hear(now)
 			r.effects(engine, r.engines[engine].Step(simulate.Tick{}, now))
 			for _, g := range r.gateways {
 				if g.freed {
@@ -212,6 +222,7 @@ func (r *run) arrival(now time.Duration) (time.Duration, bool) {
 
 // scrape reads every engine's metrics.
 func (r *run) scrape(now time.Duration) {
+	r.hear(now)
 	for i, e := range r.engines {
 		st := e.Stats()
 		load := &replica.Load{At: r.begun.Add(now), Waiting: st.Waiting, Running: st.Running,
@@ -230,6 +241,7 @@ func (r *run) scrape(now time.Duration) {
 
 // send has a gateway take the next request.
 func (r *run) send(now time.Duration) {
+	r.hear(now)
 	n := r.next
 	r.next++
 	g := r.gateways[n%len(r.gateways)]
@@ -258,6 +270,7 @@ func (r *run) effects(engine int, all []simulate.Effect) {
 			if !f.answered {
 				f.answered, a.First = true, e.At-f.came
 				ep.Tokens -= f.uncached
+				r.tell(int(e.ID), engine, e.At)
 			}
 		case simulate.Finished:
 			a.Total, a.Tokens = e.At-f.came, e.Tokens
@@ -277,6 +290,7 @@ func (r *run) effects(engine int, all []simulate.Effect) {
 
 func (r *run) result() *Result {
 	out := &Result{Answers: r.answers, Elapsed: r.end - r.trace.Requests[0].At}
+	out.Kept, out.Followed = r.kept()
 	for _, e := range r.engines {
 		t := e.Stats().Totals
 		out.Hits += t.PrefixHits
@@ -299,6 +313,9 @@ type Summary struct {
 	PerToken float64 `json:"timePerOutputTokenSeconds"`
 	// HitRate is the part of prompt tokens found in an engine's prefix cache.
 	HitRate float64 `json:"hitRate"`
+	// Kept is the part of the follow-up requests, as the turns of a conversation are,
+	// that went to the engine that had answered the one before; 0 without any.
+	Kept float64 `json:"followUpsKept"`
 	// Good are the requests a second whose first token came within the goal,
 	// by criticality.
 	Good map[string]float64 `json:"goodput"`
@@ -361,6 +378,9 @@ func (r *Result) Summarize(goal time.Duration) Summary {
 	}
 	if r.Queries > 0 {
 		s.HitRate = float64(r.Hits) / float64(r.Queries)
+	}
+	if r.Followed > 0 {
+		s.Kept = float64(r.Kept) / float64(r.Followed)
 	}
 	for _, n := range perEngine {
 		s.Most = max(s.Most, float64(n)/float64(s.Answered))

@@ -162,3 +162,29 @@ func TestConfigErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestGatewaysShare are the goals of sharing: gateways that hear within a second what
+// the others sent keep at least 95 % of the follow-up turns that one gateway keeps.
+func TestGatewaysShare(t *testing.T) {
+	kept := func(gateways int, share bool) float64 {
+		cfg := DefaultConfig()
+		cfg.Gateways, cfg.Share = gateways, share
+		var all []float64
+		for seed := range uint64(3) {
+			all = append(all, replayed(t, cfg, "chat", 2000, 16, seed+1).Kept)
+		}
+		slices.Sort(all)
+		return all[1]
+	}
+	one := kept(1, false)
+	for _, n := range []int{2, 4} {
+		alone, told := kept(n, false), kept(n, true)
+		t.Logf("%d gateways keep %.1f %%, %.1f %% when they share; one keeps %.1f %%", n, 100*alone, 100*told, 100*one)
+		if told < 0.95*one {
+			t.Errorf("%d gateways keep %.1f %% of the follow-up turns, one keeps %.1f %%", n, 100*told, 100*one)
+		}
+		if told < alone {
+			t.Errorf("%d gateways keep more without sharing: %.1f %%", n, 100*alone)
+		}
+	}
+}
