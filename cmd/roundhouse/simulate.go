@@ -13,6 +13,7 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
@@ -135,7 +136,7 @@ func addSimulatePhysicsFlags(cmd *cobra.Command, p *simulate.Physics) {
 func newSimulateRoutingCommand() *cobra.Command {
 	s := app.Replays{Config: replay.DefaultConfig()}
 	var output string
-	var about []string
+	var about, manifests []string
 	for _, w := range replay.Workloads() {
 		about = append(about, fmt.Sprintf("  %-14s %s", w.Name, w.Summary))
 	}
@@ -150,15 +151,25 @@ criticality. Time is virtual: an hour of traffic takes seconds.
 The trace is a file in Mooncake's format (lines of JSON with timestamp,
 input_length, output_length, hash_ids), or a synthetic workload:
 
-` + strings.Join(about, "\n"),
+` + strings.Join(about, "\n") + `
+
+-f compares your own policies: the spec.picker of each Pool in a manifest, with its
+filters, scorers, weights and times. The Pool's endpoints do not count; --engines does.`,
 		Example: `  roundhouse simulate routing
   roundhouse simulate routing --workload unique --rate 20,40 --seeds 5
+  roundhouse simulate routing -f pool.yaml --policy default --workload chat --gateways 2 --share
   roundhouse simulate routing --trace mooncake_trace.jsonl --engines 16 --speed 2
   roundhouse simulate routing --workload identical --requests 1000 --concurrency 8 --engines 4`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if len(manifests) > 0 {
+				if s.Manifests, err = manifestfile.Read(manifests, command.Stdin(cmd)); err != nil {
+					return err
+				}
+			}
 			var all []printer.Replay
-			err := s.Run(cmd.Context(), func(replays []printer.Replay) error {
+			err = s.Run(cmd.Context(), func(replays []printer.Replay) error {
 				all = append(all, replays...)
 				if output == "" {
 					printer.Replays(cmd.OutOrStdout(), replays, s.Goal)
@@ -184,6 +195,7 @@ input_length, output_length, hash_ids), or a synthetic workload:
 	f.IntVar(&s.Config.Concurrency, "concurrency", 0, "clients that send a request after each answer; 0 follows the times of the trace")
 	f.IntVar(&s.Config.Engines, "engines", s.Config.Engines, "simulated engines")
 	f.StringSliceVar(&s.Policies, "policy", []string{"round-robin", "least-request", "seed-50", "v0.3-128", picker.Default}, "policies to compare")
+	f.StringArrayVarP(&manifests, "filename", "f", nil, "manifest, or - for standard input: the pickers of its Pools are compared too; may be repeated")
 	f.DurationVar(&s.Config.Scrape, "scrape", s.Config.Scrape, "interval between scrapes of the engines' metrics")
 	f.IntVar(&s.Seeds, "seeds", 5, "replays of each policy, each with other traffic; the table shows medians")
 	f.DurationVar(&s.Goal, "slo", 2*time.Second, "longest time to the first token of an answer that counts as good")

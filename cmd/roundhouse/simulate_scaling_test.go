@@ -155,3 +155,55 @@ func TestSimulateScalingInterrupted(t *testing.T) {
 		}
 	}
 }
+
+// TestSimulateRoutingOfAPool: a line for the preset and for each Pool, whose own
+// scorers count: one by load alone finds less in caches.
+func TestSimulateRoutingOfAPool(t *testing.T) {
+	const text = `apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: blind}
+spec:
+  addresses: ["127.0.0.1:8000"]
+  picker: {scorers: [{name: running, weight: 1}]}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: same, namespace: team}
+spec: {addresses: ["127.0.0.1:8000"]}
+`
+	file := filepath.Join(t.TempDir(), "pools.yaml")
+	simulate := func(manifest string, args ...string) (string, error) {
+		if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		root := newRootCommand()
+		var out bytes.Buffer
+		root.SetArgs(append([]string{"simulate", "routing", "-f", file, "--policy", "default", "--rate", "8", "--requests", "300", "--seeds", "1", "-o", "json"}, args...))
+		root.SetOut(&out)
+		root.SetErr(io.Discard)
+		err := root.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	out, err := simulate(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []printer.Replay
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 3 || all[0].Policy != "default" || all[1].Policy != "default/blind" || all[2].Policy != "team/same" {
+		t.Fatalf("%+v", all)
+	}
+	if hits := all[0].Summary.HitRate; all[1].Summary.HitRate > hits/2 || all[2].Summary.HitRate != hits {
+		t.Errorf("hit rates %.2f, %.2f by load alone, %.2f as the default", hits, all[1].Summary.HitRate, all[2].Summary.HitRate)
+	}
+	for bad, want := range map[string]string{
+		strings.ReplaceAll(text, "running", "runing"): `did you mean "running"?`,
+		"apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: x}\nspec: {model: {uri: file:///x, format: {name: xgboost}}}\n": "no Pool",
+	} {
+		if _, err := simulate(bad); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}

@@ -9,6 +9,9 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
+	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/simulate/replay"
 )
 
@@ -20,9 +23,11 @@ type Replays struct {
 	Requests int
 	Rates    []float64 // requests a second
 	Policies []string
-	Seeds    int
-	Speed    float64 // of a trace
-	Goal     time.Duration
+	// Manifests have Pools, whose pickers are compared too.
+	Manifests []admin.File
+	Seeds     int
+	Speed     float64 // of a trace
+	Goal      time.Duration
 }
 
 // Run replays every traffic under every policy; done gets those of one traffic.
@@ -30,19 +35,16 @@ func (s *Replays) Run(ctx context.Context, done func([]printer.Replay) error) er
 	if s.Seeds < 1 || s.Seeds > maxSeeds {
 		return command.Usagef("--seeds is %d: want 1 to %d", s.Seeds, maxSeeds)
 	}
-	for _, policy := range s.Policies {
-		cfg := s.Config
-		cfg.Policy = policy
-		if err := cfg.Validate(); err != nil {
-			return command.Usagef("%w", err)
-		}
+	policies, err := s.contestants()
+	if err != nil {
+		return err
 	}
 	traces, err := s.traces()
 	if err != nil {
 		return err
 	}
 	for _, t := range traces {
-		replays, err := s.compare(ctx, t)
+		replays, err := s.compare(ctx, t, policies)
 		if err == nil {
 			err = done(replays)
 		}
@@ -51,6 +53,50 @@ func (s *Replays) Run(ctx context.Context, done func([]printer.Replay) error) er
 		}
 	}
 	return nil
+}
+
+// contestant is a policy to compare.
+type contestant struct {
+	name   string
+	picker *picker.Config // nil: the preset of that name
+}
+
+// contestants are the policies asked for, and the pickers of the manifests' Pools.
+func (s *Replays) contestants() (all []contestant, err error) {
+	for _, policy := range s.Policies {
+		cfg := s.Config
+		cfg.Policy = policy
+		if err := cfg.Validate(); err != nil {
+			return nil, command.Usagef("%w", err)
+		}
+		all = append(all, contestant{name: policy})
+	}
+	if len(s.Manifests) == 0 {
+		return all, nil
+	}
+	objects, _, err := admin.Objects(s.Manifests, "")
+	if err != nil {
+		return nil, err
+	}
+	presets := len(all)
+	for _, o := range objects {
+		pool, ok := o.Routing.(*routing.Pool)
+		if !ok {
+			continue
+		}
+		c, err := picker.Of(pool.Picker)
+		if err == nil {
+			_, err = picker.New(c)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: spec.picker: %w", pool.Key, err)
+		}
+		all = append(all, contestant{pool.Key.String(), &c})
+	}
+	if len(all) == presets {
+		return nil, errors.New("the manifests have no Pool whose picker could be compared")
+	}
+	return all, nil
 }
 
 // maxSeeds bounds the replays of one policy at one rate.
@@ -97,24 +143,24 @@ func (s *Replays) traces() ([]traffic, error) {
 }
 
 // compare replays one traffic under every policy.
-func (s *Replays) compare(ctx context.Context, t traffic) ([]printer.Replay, error) {
+func (s *Replays) compare(ctx context.Context, t traffic, policies []contestant) ([]printer.Replay, error) {
 	var all []printer.Replay
 	for seed := range uint64(s.Seeds) {
 		trace, err := t.trace(seed + 1)
 		if err != nil {
 			return nil, err
 		}
-		for _, policy := range s.Policies {
+		for _, policy := range policies {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			cfg := s.Config
-			cfg.Policy, cfg.Seed = policy, seed+1
+			cfg.Policy, cfg.Picker, cfg.Seed = policy.name, policy.picker, seed+1
 			result, err := replay.Run(cfg, trace)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, printer.Replay{Workload: t.name, Rate: t.rate, Policy: policy, Seed: seed + 1, Summary: result.Summarize(s.Goal)})
+			all = append(all, printer.Replay{Workload: t.name, Rate: t.rate, Policy: policy.name, Seed: seed + 1, Summary: result.Summarize(s.Goal)})
 		}
 	}
 	return all, nil

@@ -26,11 +26,7 @@ type gateway struct {
 }
 
 func newGateway(r *run, random *rand.Rand) (*gateway, error) {
-	preset, err := picker.Preset(r.cfg.Policy)
-	if err != nil {
-		return nil, err
-	}
-	policy, err := picker.New(preset)
+	policy, err := r.cfg.policy()
 	if err != nil {
 		return nil, err
 	}

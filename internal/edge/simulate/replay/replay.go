@@ -23,6 +23,8 @@ type Config struct {
 	Engines int
 	Physics simulate.Physics // of each engine
 	Policy  string           // a preset of package picker
+	// Picker takes the place of Policy where it is not nil.
+	Picker *picker.Config
 	// Scrape is the time between two looks at the engines' metrics.
 	Scrape time.Duration
 	// Concurrency has so many callers ask one after the other, whatever the
@@ -67,8 +69,20 @@ func (c Config) Validate() error {
 	if c.ShareDelay < 0 {
 		errs = append(errs, fmt.Errorf("the delay of sharing is %v: want 0 or more", c.ShareDelay))
 	}
-	_, err := picker.Preset(c.Policy)
+	_, err := c.policy()
 	return errors.Join(append(errs, err)...)
+}
+
+// policy is what the gateways pick by.
+func (c Config) policy() (*picker.Policy, error) {
+	if c.Picker != nil {
+		return picker.New(*c.Picker)
+	}
+	preset, err := picker.Preset(c.Policy)
+	if err != nil {
+		return nil, err
+	}
+	return picker.New(preset)
 }
 
 // Answer is what became of one request.
