@@ -49,7 +49,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 			root.AddCommand(c)
 		}
 	}
-	grouped("servers", newUpCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
+	grouped("servers", newUpCommand(), newDoctorCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newRunCommand(), newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(), newPsCommand(),
 		newStartCommand(), newStopCommand(), newRestartCommand(), newScaleCommand(),
 		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
@@ -79,7 +79,7 @@ func newVersionCommand() *cobra.Command {
 
 // printing are the commands that print text of manifests, replicas and other
 // programs.
-var printing = []string{"apply", "delete", "describe", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "validate"}
+var printing = []string{"apply", "delete", "describe", "doctor", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "validate"}
 
 // printVisibly has these of root's commands print through command.Visible.
 func printVisibly(root *cobra.Command) {

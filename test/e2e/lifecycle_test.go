@@ -134,3 +134,50 @@ func TestRun(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctor: what can run here is told without a server, beside one, and as JSON.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	type health struct {
+		Machine []struct {
+			Name string
+			OK   bool
+		}
+		Runtimes []struct {
+			Runtime string
+			Runs    bool
+		}
+	}
+	look := func(args ...string) (h health) {
+		t.Helper()
+		r := n.run(append([]string{"doctor", "-o", "json"}, args...)...)
+		if err := json.Unmarshal([]byte(r.out), &h); err != nil {
+			t.Fatal(err, r)
+		}
+		well := true
+		for _, c := range h.Machine {
+			well = well && c.OK // the ports may be another's
+		}
+		if (r.code == 0) != well {
+			t.Error(r)
+		}
+		return h
+	}
+	runs := map[string]bool{}
+	for _, d := range look().Runtimes {
+		runs[d.Runtime] = runs[d.Runtime] || d.Runs
+	}
+	if !runs["roundhouse-xgboost"] || len(runs) < 20 {
+		t.Error(runs)
+	}
+	n.up()
+	beside := look("--server", n.admin, "--data-dir", n.dir)
+	if last := beside.Machine[len(beside.Machine)-1]; last.Name != "up" || !last.OK {
+		t.Errorf("%+v", beside.Machine)
+	}
+	matches(t, n.run("doctor", "--server", n.admin).out, `(?m)^ok +roundhouse-xgboost +xgboost: runs on this machine$`)
+	if r := n.run("doctor", "--data-dir", "/proc/nowhere"); r.code != 1 || !strings.Contains(r.out, "NO  data directory") || !strings.Contains(r.err, "marked NO") {
+		t.Error(r)
+	}
+}
