@@ -199,7 +199,7 @@ spec: {addresses: ["127.0.0.1:8000"]}
 		t.Errorf("hit rates %.2f, %.2f by load alone, %.2f as the default", hits, all[1].Summary.HitRate, all[2].Summary.HitRate)
 	}
 	for bad, want := range map[string]string{
-		strings.ReplaceAll(text, "running", "runing"): `did you mean "running"?`,
+		strings.ReplaceAll(text, "running", "runnin"): `did you mean "running"?`,
 		"apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: x}\nspec: {model: {uri: file:///x, format: {name: xgboost}}}\n": "no Pool",
 	} {
 		if _, err := simulate(bad); err == nil || !strings.Contains(err.Error(), want) {

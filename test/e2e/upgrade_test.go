@@ -47,7 +47,7 @@ func TestReturnWritesNothing(t *testing.T) {
 	n.do("get") // every service has been looked at
 	for _, name := range []string{"watched", "hand"} {
 		eventually(t, "the memory of "+name+" is measured, and kept", func() (bool, string) {
-			record := string(read(t, filepath.Join(n.dir, "revisions", "default", name+".yaml")))
+			record := read(t, filepath.Join(n.dir, "revisions", "default", name+".yaml"))
 			return strings.Contains(record, "measured:") || runtime.GOOS != "linux", record
 		})
 	}

@@ -110,7 +110,7 @@ func files() Check {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return Check{Name: "open files", OK: true, Said: err.Error()}
 	}
-	c := Check{Name: "open files", OK: uint64(l.Max) >= leastFiles, Said: fmt.Sprintf("at most %d", uint64(l.Max))}
+	c := Check{Name: "open files", OK: l.Max >= leastFiles, Said: fmt.Sprintf("at most %d", l.Max)}
 	if !c.OK {
 		c.Mend = fmt.Sprintf("ulimit -Hn %d, or LimitNOFILE= of the systemd unit", leastFiles)
 	}
@@ -138,7 +138,7 @@ func folder(dir string) Check {
 		c.Said, c.Mend = err.Error(), "name a folder on a disk with --data-dir"
 		return c
 	}
-	free := int64(st.Bavail) * int64(st.Bsize)
+	free := int64(float64(st.Bavail) * float64(st.Bsize)) // of types that differ between systems
 	c.Said += ", " + command.SizeText(free) + " free"
 	if c.OK = free >= leastDisk; !c.OK {
 		c.Mend = "make room, or name a folder on another disk with --data-dir"

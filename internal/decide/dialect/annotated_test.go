@@ -217,15 +217,15 @@ kind: ModelService
 metadata:
   name: a
   annotations:
-    roundhouse.dev/stpo: "true"
+    roundhouse.dev/stoop: "true"
     roundhouse.dev/stop: "false"
     roundhouse.dev/prewarm: auto
-    example.com/stpo: "true"
+    example.com/stoop: "true"
 spec:
   model: {uri: s3://a/b, format: {name: xgboost}}
   engine: {annotations: {roundhouse.dev/model-store: /srv, roundhouse.dev/autoscalerClass: external}}
 `, []string{
-			`a.yaml:6: warning: metadata.annotations[roundhouse.dev/stpo]: is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/stop"?`,
+			`a.yaml:6: warning: metadata.annotations[roundhouse.dev/stoop]: is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/stop"?`,
 			`a.yaml:8: warning: metadata.annotations[roundhouse.dev/prewarm]: has no effect on a ModelService: write spec.scaling.prewarm`,
 			`a.yaml:12: warning: spec.engine.annotations[roundhouse.dev/model-store]: has no effect on a component: write it into metadata.annotations`}},
 		{"KServe's service", `apiVersion: serving.kserve.io/v1beta1
