@@ -69,6 +69,10 @@ type Input struct {
 	AtLeast int
 	// BeforeServes: none of Replicas serves yet, an older revision does.
 	BeforeServes bool
+	// Revision is what is to run, and Before reports that Replicas are still those of
+	// the one before.
+	Revision string
+	Before   bool
 
 	// least and most are why Limits are not the component's own: of the schedule.
 	least, most string

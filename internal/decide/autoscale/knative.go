@@ -10,10 +10,18 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/kpa"
 )
 
-// knative is the state of Knative's autoscaler, and when it began.
+// knative is the state of Knative's autoscaler, when it began, and the revision that
+// it last decided for.
 type knative struct {
-	began time.Time
-	state kpa.State
+	began    time.Time
+	state    kpa.State
+	revision string
+}
+
+// begins reports whether the initial scale of a revision was reached before the present
+// owner came. Releases that did not note the revision knew only of the component.
+func (l Learned) begins(revision string) bool {
+	return l.Initial != "" && l.Initial == revision || l.Initial == "" && len(l.Startups) > 0
 }
 
 // knativeConfig is Knative's configuration for limits that have its settings.
@@ -42,17 +50,24 @@ func stated[T any](setting *T, def T) T {
 // count only grows; then the windows begin anew, as after a restart.
 func (s State) byKnative(in Input, now time.Time) (State, Decision) {
 	cfg := knativeConfig(in.Limits)
-	if s.knative.began.IsZero() {
-		if s.knative.began = now; len(s.Learned.Startups) > 0 {
-			s.knative.state = kpa.Begin() // it was started before
+	switch {
+	case s.knative.began.IsZero():
+		if s.knative.began = now; s.Learned.begins(in.Revision) {
+			s.knative.state = kpa.Begin()
 		}
+	case s.knative.revision != in.Revision:
+		s.knative.state = s.knative.state.Revised()
 	}
+	s.knative.revision = in.Revision
 	view := kpa.View{Now: max(0, now.Sub(s.knative.began)), Load: in.Demand.Queued + in.Demand.Running, Present: len(in.Replicas),
 		LoadSeconds: in.Demand.LoadSeconds, Arrived: in.Demand.Arrived, Poked: in.Wake > 0}
 	for _, r := range in.Replicas {
 		if r.Ready {
 			view.Ready++
 		}
+	}
+	if in.Before {
+		view.Before = view.Ready
 	}
 	s.Quiet, s.Ahead, s.pausing = time.Time{}, false, pausing{}
 	if in.Demand.Unknown {
@@ -64,6 +79,9 @@ func (s State) byKnative(in Input, now time.Time) (State, Decision) {
 	}
 	var made kpa.Decision
 	s.knative.state, made = s.knative.state.Step(cfg, view)
+	if !made.Initial {
+		s.Learned.Initial = in.Revision
+	}
 	s.Count = min(max(made.Count, in.Wake, in.AtLeast), in.Limits.Max)
 	again := time.Duration(0)
 	if made.Again > 0 {

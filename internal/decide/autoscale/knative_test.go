@@ -98,3 +98,48 @@ func TestKnativeRestart(t *testing.T) {
 		t.Errorf("%d replicas, want 1", b.made.Count)
 	}
 }
+
+// The initial scale is that of each revision: an edit has it reached again, once, and
+// by replicas of the new revision. A restart, a stop and an eviction do not.
+func TestKnativeInitialScale(t *testing.T) {
+	three := 3
+	b := &byKnative{at: t0, in: Input{Limits: knativeLimits(8, service.Knative{InitialScale: &three}), Revision: "one"}}
+	expect := func(what string, want int) {
+		t.Helper()
+		if got := b.step(time.Second); got != want {
+			t.Errorf("%s: %d replicas, want %d: %s", what, got, want, b.made.Reason(b.at))
+		}
+	}
+	sleep := func() {
+		for range 300 {
+			b.step(time.Second)
+			b.in.Replicas = b.in.Replicas[:min(len(b.in.Replicas), b.made.Count)]
+		}
+		expect("idle", 0)
+	}
+	expect("the first start", 3)
+	b.in.Replicas = ready(0, "a", "b")
+	expect("two of three", 3)
+	b.in.Replicas = ready(0, "a", "b", "c")
+	b.step(time.Second)
+	sleep()
+	b.state = State{Learned: b.state.Learned}
+	expect("a restart", 0)
+	b.in.Stopped = true
+	expect("stopped", 0)
+	b.in.Stopped = false
+	expect("no longer", 0)
+	b.in.Revision = "two"
+	expect("an edit", 3)
+	b.state = State{Learned: b.state.Learned}
+	expect("a restart before it was reached", 3)
+	b.in.Replicas, b.in.Before = ready(0, "a", "b", "c"), true
+	expect("replicas of the revision before", 3)
+	b.in.Revision = "three"
+	for range 200 {
+		expect("replicas of the revision before do not reach it", 3)
+	}
+	b.in.Before = false
+	b.step(time.Second)
+	sleep()
+}

@@ -144,6 +144,17 @@ type Learned struct {
 	// how many there have been.
 	Gaps    []float64 `json:"gapSeconds,omitempty"`
 	Returns uint64    `json:"returns,omitempty"`
+	// Pauses are how many seconds the last pauses of the replica of each rank took,
+	// oldest first: of at most 64 replicas 12 each.
+	Pauses [][]float64 `json:"pauseSeconds,omitempty"`
+	// Rises is the sum of how many more requests per second came than usual, and
+	// Lasted that of how many of these still did a startup time later. Old ones count
+	// less.
+	Rises  float64 `json:"rises,omitempty"`
+	Lasted float64 `json:"lasted,omitempty"`
+	// Initial is the revision whose initial scale was reached last, with Knative's
+	// autoscaler.
+	Initial string `json:"initial,omitempty"`
 }
 
 // Startup returns how long a start usually takes; 0 where none was seen.
@@ -244,12 +255,16 @@ func (l Learned) started(rs []Replica, before seen, now time.Time) (Learned, see
 
 // Differs reports whether l tells so much else than what was stored that it is
 // worth a write: there have been starts since, and the usual startup or service
-// time is another by a quarter; or an eighth of the idle gaps are new.
+// time is another by a quarter; or that by which a surplus is kept; or the part of
+// a rise that lasts is another by a tenth; or an eighth of the idle gaps are new.
 func (l Learned) Differs(stored Learned) bool {
 	for level := range l.Wakes {
 		if other(l.Wake(level).Seconds(), stored.Wake(level).Seconds()) {
 			return true
 		}
+	}
+	if l.Initial != stored.Initial || math.Abs(l.lasting()-stored.lasting()) > 0.1 || l.paused(stored) {
+		return true
 	}
 	if l.Returns > stored.Returns+uint64(len(stored.Gaps)/8) { // after each of the first eight
 		return true
@@ -258,6 +273,18 @@ func (l Learned) Differs(stored Learned) bool {
 		return false
 	}
 	return len(l.Startups) > 0 && len(stored.Startups) == 0 || other(l.startup(median), stored.startup(median)) || other(l.Service, stored.Service)
+}
+
+// paused reports whether the pauses of a replica have it kept for another time, by a
+// quarter, than those that were stored.
+func (l Learned) paused(stored Learned) bool {
+	startup := l.startup(median)
+	for rank := range l.Pauses {
+		if same := rank < len(stored.Pauses) && slices.Equal(l.Pauses[rank], stored.Pauses[rank]); !same && other(l.hold(rank, startup), stored.hold(rank, startup)) {
+			return true
+		}
+	}
+	return false
 }
 
 func other(a, b float64) bool { return a > 1.25*b || b > 1.25*a }
@@ -297,14 +324,10 @@ func rate(short, lasting flow) float64 {
 	return short.arrived / short.seconds
 }
 
-// rises are what becomes of arrivals above the usual rate by the time at which a
-// replica would be ready that was started for them.
-type rises struct {
-	open []rise // not older than a startup time, oldest first
-	// above is the sum of how many more came per second, and left that of how many of
-	// these still did a startup time later. Old ones count less.
-	above, left float64
-}
+// rises are arrivals above the usual rate, not older than a startup time, oldest
+// first. What becomes of them by the time at which a replica would be ready that was
+// started for them is learned.
+type rises []rise
 
 type rise struct {
 	at           time.Time
@@ -313,27 +336,27 @@ type rise struct {
 
 // lasting is what part of a rise is usually left after a startup time; of what is not
 // known, all.
-func (r rises) lasting() float64 {
-	if r.above <= 0 {
+func (l Learned) lasting() float64 {
+	if l.Rises <= 0 {
 		return 1
 	}
-	return r.left / r.above
+	return l.Lasted / l.Rises
 }
 
-// seen is r after the arrivals of a step.
-func (r rises) seen(short, lasting flow, startup float64, now time.Time) rises {
-	present, usual := short.arrived/short.seconds, lasting.arrived/lasting.seconds
-	for len(r.open) > 0 && now.Sub(r.open[0].at).Seconds() >= startup {
-		first := r.open[0]
-		r.open = r.open[1:]
-		r.above = forget*r.above + first.above
-		r.left = forget*r.left + min(max(0, present-first.usual), first.above)
+// rose learns from the arrivals of a step. r is those that are not over.
+func (l Learned) rose(r rises, short, lasting flow, now time.Time) (Learned, rises) {
+	startup, present, usual := l.startup(median), short.arrived/short.seconds, lasting.arrived/lasting.seconds
+	for len(r) > 0 && now.Sub(r[0].at).Seconds() >= startup {
+		first := r[0]
+		r = r[1:]
+		l.Rises = forget*l.Rises + first.above
+		l.Lasted = forget*l.Lasted + min(max(0, present-first.usual), first.above)
 	}
-	above, n := rate(short, lasting)-usual, len(r.open)
-	if above > 0 && n < samples && (n == 0 || now.Sub(r.open[n-1].at) >= max(window/2, seconds(startup)/samples)) {
-		r.open = append(slices.Clone(r.open), rise{at: now, usual: usual, above: above})
+	above, n := rate(short, lasting)-usual, len(r)
+	if above > 0 && n < samples && (n == 0 || now.Sub(r[n-1].at) >= max(window/2, seconds(startup)/samples)) {
+		r = append(slices.Clone(r), rise{at: now, usual: usual, above: above})
 	}
-	return r
+	return l, r
 }
 
 // Numbers are what a count was made of.

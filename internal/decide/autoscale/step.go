@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/kpa"
 )
 
 const (
@@ -73,7 +72,7 @@ func step(s State, in Input, now time.Time) (State, Decision) {
 		// The load until now is no reason to start again.
 		next.Window = Window{}
 		next.Window.add(sampleOf(in.Demand, now))
-		next.knative = knative{state: kpa.Begin()}
+		next.knative = knative{}
 		return next, decide(next, in, 0, why)
 	}
 	if in.Limits.Knative != nil {
@@ -172,7 +171,7 @@ func begin(s State, in Input, now time.Time) State {
 		next.Learned = next.Learned.served(before.until(here))
 	}
 	next.Window.add(here)
-	next.rises = next.rises.seen(next.Window.since(window, here), next.Window.since(long, here), next.Learned.startup(median), now)
+	next.Learned, next.rises = next.Learned.rose(next.rises, next.Window.since(window, here), next.Window.since(long, here), now)
 	return next
 }
 
@@ -250,7 +249,7 @@ func measure(s State, known Learned, in Input, l service.Limits, now time.Time) 
 	num.Backlog = max(0, total-num.Load)
 	usual := lasting.arrived / lasting.seconds * num.Service
 	p := plan{target: l.Target, slots: max(l.Target, float64(l.MaxConcurrency)), load: num.Load, service: num.Service, backlog: num.Backlog,
-		rise: max(0, num.Load-usual), lasting: s.rises.lasting(),
+		rise: max(0, num.Load-usual), lasting: s.Learned.lasting(),
 		ready: supply(in.Replicas, num.Startup, now), start: num.Startup, drain: max(drainLeast, drainPart*num.Startup, num.Service)}
 	num.Base = p.base()
 	// While replicas start there may come as many requests as are there, but a rate that

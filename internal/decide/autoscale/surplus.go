@@ -44,18 +44,17 @@ const (
 // where more than i are.
 type pausing struct {
 	since []time.Time // since when each is not needed; zero while it is
-	// last are how many seconds the last pauses of each took, oldest first.
-	last [][]float64
 	// held is since when the count would fall; zero while it would not.
 	held time.Time
 }
 
-// needs is p after a step at which the load needs so many of count.
-func (p pausing) needs(need, count int, now time.Time) pausing {
+// needs is p after a step at which the load needs so many of count, with the pauses
+// that have been seen by then.
+func (p pausing) needs(need, count int, seen [][]float64, now time.Time) (pausing, [][]float64) {
 	same := len(p.since) >= count && !slices.ContainsFunc(p.since[:min(need, len(p.since))], func(t time.Time) bool { return !t.IsZero() }) &&
 		!slices.ContainsFunc(p.since[min(need, len(p.since)):], func(t time.Time) bool { return t.IsZero() || t.After(now) })
 	if same {
-		return p // most steps change nothing
+		return p, seen // most steps change nothing
 	}
 	since := make([]time.Time, max(count, min(len(p.since), ranks)))
 	copy(since, p.since)
@@ -65,29 +64,29 @@ func (p pausing) needs(need, count int, now time.Time) pausing {
 			since[i] = now
 		case i < need && !since[i].IsZero():
 			if took := now.Sub(since[i]); i < ranks && took >= pauseLeast {
-				p.last = slices.Clone(p.last)
-				p.last = append(p.last, make([][]float64, max(0, i+1-len(p.last)))...)
-				kept := p.last[i][max(0, len(p.last[i])-pauses+1):]
-				p.last[i] = append(slices.Clone(kept), took.Seconds())
+				seen = slices.Clone(seen)
+				seen = append(seen, make([][]float64, max(0, i+1-len(seen)))...)
+				kept := seen[i][max(0, len(seen[i])-pauses+1):]
+				seen[i] = append(slices.Clone(kept), took.Seconds())
 			}
 			since[i] = time.Time{}
 		}
 	}
 	p.since = since
-	return p
+	return p, seen
 }
 
 // hold is for how many seconds the replica of a rank is kept that is not needed: as
 // long as would have cost least over its last pauses. To keep it costs the time, and
 // to end it the price of a new start.
-func (p pausing) hold(rank int, startup float64) float64 {
-	if rank >= len(p.last) || len(p.last[rank]) < pausesLeast {
+func (l Learned) hold(rank int, startup float64) float64 {
+	if rank >= len(l.Pauses) || len(l.Pauses[rank]) < pausesLeast {
 		return holdLeast + holdPart*startup
 	}
 	price := priceLeast + pricePart*startup
-	seen := append(slices.Clone(p.last[rank]), present*price)
+	seen := append(slices.Clone(l.Pauses[rank]), present*price)
 	best, least := 0.0, math.Inf(1)
-	for _, hold := range append(slices.Clone(p.last[rank]), pauseLeast.Seconds()) {
+	for _, hold := range append(slices.Clone(l.Pauses[rank]), pauseLeast.Seconds()) {
 		cost := 0.0
 		for _, took := range seen {
 			if cost += min(took, hold); took > hold {
@@ -105,10 +104,10 @@ func (p pausing) hold(rank int, startup float64) float64 {
 // for its backlog. While requests wait none is ended, for a time in which a backlog
 // should be gone.
 func fall(next *State, need, want int, in Input, now time.Time) int {
-	next.pausing = next.pausing.needs(max(min(need, want), 1), max(next.Count, want), now)
+	next.pausing, next.Learned.Pauses = next.pausing.needs(max(min(need, want), 1), max(next.Count, want), next.Learned.Pauses, now)
 	count, startup := want, next.Learned.startup(median)
 	for i := want; i < next.Count; i++ {
-		if now.Sub(next.pausing.since[i]).Seconds() < next.pausing.hold(i, startup) {
+		if now.Sub(next.pausing.since[i]).Seconds() < next.Learned.hold(i, startup) {
 			count = i + 1
 		}
 	}

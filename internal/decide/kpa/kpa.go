@@ -52,6 +52,7 @@ type View struct {
 	Load    int           // requests that wait or run
 	Present int           // replicas, starting or ready
 	Ready   int
+	Before  int // of Ready: of the revision before, which do not count for the initial scale
 	// LoadSeconds is the integral of Load over time, and Arrived counts requests.
 	LoadSeconds float64
 	Arrived     uint64
@@ -96,6 +97,13 @@ type State struct {
 
 // Begin is the state of a service whose initial scale was reached before.
 func Begin() State { return State{initialized: true} }
+
+// Revised is the state where a new revision takes the place of one: its initial scale
+// is to be reached. The windows stay, as both get the same requests.
+func (s State) Revised() State {
+	s.initialized = false
+	return s
+}
 
 // Anew is the state of an autoscaler that has been started again.
 func (s State) Anew() State { return State{initialized: s.initialized} }
@@ -170,7 +178,7 @@ func (s *State) begin(cfg Config, v View) {
 		s.reported, s.integral, s.arrived = v.Now, v.LoadSeconds, v.Arrived
 	}
 	s.begun = true
-	s.initialized = s.initialized || v.Ready >= cfg.InitialScale
+	s.initialized = s.initialized || v.Ready-v.Before >= cfg.InitialScale
 }
 
 // report records the mean of each second since the last report.

@@ -82,7 +82,8 @@ func (r *reconciler) scale(ctx context.Context, w *work) (time.Duration, error) 
 			rs.state.Learned = w.record.Learned[c.Role]
 		}
 		in := autoscale.Input{Demand: demand, Limits: c.Limits, AtLeast: w.ratio(c), Wake: w.wake, Stopped: w.object.Service.Stopped, Unloaded: w.asleep || w.madeRoom(demand),
-			Replicas: w.alive(c.Role, r.cfg.Traffic.InFlight), BeforeServes: w.beforeServes(c.Role)}
+			BeforeServes: w.beforeServes(c.Role), Revision: w.record.Revision.Hash}
+		in.Replicas, in.Before = w.alive(c.Role, r.cfg.Traffic.InFlight)
 		if len(c.Limits.Measured()) > 0 {
 			if r.cfg.Cluster {
 				in.Limits = onCluster(in.Limits)
@@ -262,14 +263,15 @@ func (r *reconciler) keep(w *work, role service.Role, learned autoscale.Learned)
 }
 
 // alive are the replicas of a role that count against its number: those of the
-// revision, else those of the one before, which serve until there are any.
-func (w *work) alive(role service.Role, inFlight func(string) int) []autoscale.Replica {
+// revision, else those of the one before, which serve until there are any; before reports that.
+func (w *work) alive(role service.Role, inFlight func(string) int) (of []autoscale.Replica, before bool) {
 	rev := &w.record.Revision
 	out := w.aliveOf(role, rev.Hash, inFlight)
 	if len(out) == 0 && rev.Before != nil {
 		out = w.aliveOf(role, rev.Before.Hash, inFlight)
+		return out, len(out) > 0
 	}
-	return out
+	return out, false
 }
 
 // beforeServes reports whether a replica of a role of the revision before is ready.

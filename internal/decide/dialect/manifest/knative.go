@@ -41,6 +41,28 @@ func checkPreset(r *Report, path string, s service.Scaling) {
 	}
 }
 
+// CheckPresetTogether reports what Knative's autoscaler does not know where one field
+// states the preset, and another one the metrics; path is the latter's.
+func CheckPresetTogether(r *Report, path string, whole service.Scaling, parts ...service.Scaling) {
+	unknown := func(s service.Scaling) bool {
+		return s.Preset == service.PresetKnative && (len(s.Metrics) > 0 || s.ScaleMetric.Measured())
+	}
+	if unknown(whole) && !slices.ContainsFunc(parts, unknown) { // else it is reported where it stands
+		r.Errorf(path, "preset knative scales on concurrency or rps alone, and another field asks for %s: remove that, or write preset: ours", Joined(askedFor(whole)))
+	}
+}
+
+// askedFor are the metrics of s that are measured.
+func askedFor(s service.Scaling) (out []service.ScaleMetric) {
+	if s.ScaleMetric.Measured() {
+		out = append(out, s.ScaleMetric)
+	}
+	for _, m := range s.Metrics {
+		out = append(out, m.Metric)
+	}
+	return out
+}
+
 // checkUnderKnative reports the fields that Knative's autoscaler does not know.
 func checkUnderKnative(r *Report, path string, s service.Scaling) {
 	if m := s.ScaleMetric; m != "" && m != service.MetricConcurrency && m != service.MetricRPS {

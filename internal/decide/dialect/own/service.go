@@ -42,6 +42,7 @@ func readService(r *manifest.Reader, m *api.ModelService, o *manifest.Object) {
 	apart, all := engine.Scaling, readScaling(r, "spec.scaling", spec.Scaling)
 	engine.Scaling = apart.Over(all)
 	manifest.CheckTogether(r.Report, "spec.engine.scaling", engine.Scaling, apart, all)
+	manifest.CheckPresetTogether(r.Report, "spec.engine.scaling", engine.Scaling, apart, all)
 	s.Components.Engine = engine
 	s.Components.Decoder = readComponent(r, "spec.decoder", spec.Decoder)
 	s.Components.Router = readComponent(r, "spec.router", spec.Router)
