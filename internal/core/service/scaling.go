@@ -335,6 +335,9 @@ var Presets = []Preset{PresetOurs, PresetKnative}
 const (
 	MinKnativeWindow = 6 * time.Second
 	MaxKnativeWindow = time.Hour
+
+	// MaxKnativeScale bounds Knative's initial and activation scale.
+	MaxKnativeScale = 1 << 20
 )
 
 // Knative are the settings of PresetKnative. Nil fields have Knative's defaults.

@@ -21,9 +21,6 @@ const knative = "autoscaling.knative.dev/"
 // scales.
 const presetAnnotation = "roundhouse.dev/scaling-preset"
 
-// maxKnativeScale bounds initial-scale and activation-scale.
-const maxKnativeScale = 1 << 20
-
 // checkPreset checks who decides the count of a component whose scaling is at path.
 func checkPreset(r *Report, path string, s service.Scaling) {
 	if s.Preset != "" && !slices.Contains(service.Presets, s.Preset) {
@@ -101,8 +98,8 @@ func checkKnative(r *Report, path string, k *service.Knative) {
 	span("scaleDownDelay", k.ScaleDownDelay, 0)
 	span("scaleToZeroPodRetentionPeriod", k.Retention, 0)
 	count := func(name string, v *int, least int) {
-		if v != nil && (*v < least || *v > maxKnativeScale) {
-			r.Errorf(path+"."+name, "%d is not within %d and %d", *v, least, maxKnativeScale)
+		if v != nil && (*v < least || *v > service.MaxKnativeScale) {
+			r.Errorf(path+"."+name, "%d is not within %d and %d", *v, least, service.MaxKnativeScale)
 		}
 	}
 	count("initialScale", k.InitialScale, 0)
@@ -151,9 +148,9 @@ func readKnative(r *Report, find func(names ...string) *annotation) *service.Kna
 		})
 	}
 	count := func(least int, names ...string) *int {
-		return parsed(r, find(names...), fmt.Sprintf("a number within %d and %d", least, maxKnativeScale), func(v string) (int, bool) {
+		return parsed(r, find(names...), fmt.Sprintf("a number within %d and %d", least, service.MaxKnativeScale), func(v string) (int, bool) {
 			n, err := strconv.Atoi(v)
-			return n, err == nil && n >= least && n <= maxKnativeScale
+			return n, err == nil && n >= least && n <= service.MaxKnativeScale
 		})
 	}
 	return &service.Knative{

@@ -131,6 +131,9 @@ func oneOf[S ~string](names ...S) rule {
 	}
 }
 
+// stating leaves "" out of a choice: one must be stated.
+func stating(p *props) { p.Enum = p.Enum[1:] }
+
 // protocolOf is a choice in any dialect's spelling, whatever the case.
 func protocolOf(names ...service.Protocol) rule {
 	var all []string
@@ -174,6 +177,14 @@ func labelNamed(p *props) {
 const bounds = `!has(self.scaling) || [[self.?engine.?scaling.?minReplicas.orValue(self.?scaling.?minReplicas.orValue(0)), ` +
 	`self.?engine.?scaling.?maxReplicas.orValue(self.?scaling.?maxReplicas.orValue(0))]].all(b, b[1] == 0 || b[0] <= b[1])`
 
+// presets: Knative's autoscaler scales on concurrency or rps alone, also where one
+// field states the preset and another the metrics.
+const presets = `!has(self.scaling) || [[self.?engine.?scaling.?preset.orValue(''), self.scaling.?preset.orValue(''), ` +
+	`self.?engine.?scaling.?scaleMetric.orValue(''), self.scaling.?scaleMetric.orValue('')]].all(p, ` +
+	`(p[0] != '' ? p[0] : p[1]) != 'knative' || (p[2] != '' ? p[2] : p[3]) in ['', 'concurrency', 'rps'] && ` +
+	`!(self.?engine.?scaling.?metrics.hasValue() ? size(self.engine.scaling.metrics) > 0 : ` +
+	`has(self.scaling.metrics) && size(self.scaling.metrics) > 0))`
+
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
@@ -194,6 +205,7 @@ func serviceRules() map[string][]rule {
 			cel("has(self.model) || has(self.runtime) || has(self.engine) && "+complete("self.engine"),
 				"model is missing: say what to serve, as model.uri or model.ref, or give engine.containers an image or engine.local a command"),
 			cel(bounds, "scaling and engine.scaling together ask for more minReplicas than maxReplicas"),
+			cel(presets, "preset knative scales on concurrency or rps alone, and another field asks for other metrics: remove them, or write preset: ours"),
 		},
 		"ModelServiceSpec.canaryTrafficPercent": {between(0, 100)},
 		"Residency.priority":                    {between(-1000, 1000)},
@@ -202,10 +214,14 @@ func serviceRules() map[string][]rule {
 		"ModelServiceSpec.runtimeVersion":       {length(maxName)},
 		"ModelServiceSpec.protocol":             {protocolOf(service.Protocols...)},
 		"ModelServiceSpec.disaggregation":       {oneOf(service.Disaggregations...)},
-		"KVCache":                               {require("connector")},
-		"KVCache.connector":                     {oneOf(service.Connectors...)},
-		"KVCache.remote":                        {length(4096)},
-		"KVCache.memory":                        {cel("type(self) == int ? self >= 1073741824 : quantity(string(self)).compareTo(quantity('1Gi')) >= 0", "must be at least 1Gi")},
+		"KVCache": {require("connector"),
+			cel(`!has(self.remote) || self.remote == '' || !has(self.connector) || self.connector != 'lmcache' || self.remote.matches(r'^[^ \n]+://[^ \n]+$') && !self.remote.startsWith('://')`,
+				"remote is no URL of a store: write one such as redis://HOST:PORT or lm://HOST:PORT"),
+			cel(`!has(self.remote) || !has(self.connector) || self.connector != 'hicache' || self.remote.matches(r'^[a-z0-9_-]*$')`,
+				"remote is no name of a storage backend of SGLang's: write one such as mooncake, hf3fs, nixl or file")},
+		"KVCache.connector": {oneOf(service.Connectors...), stating},
+		"KVCache.remote":    {length(4096)},
+		"KVCache.memory":    {cel("type(self) == int ? self >= 1073741824 : quantity(string(self)).compareTo(quantity('1Gi')) >= 0", "must be at least 1Gi")},
 		"Model": {
 			cel("!has(self.ref) || !"+stated("self.uri"), "uri and ref both say where the model is: remove one"),
 			cel("has(self.ref) || "+stated("self.uri")+" || has(self.format) && "+stated("self.format.name"),
@@ -267,6 +283,8 @@ func scalingRules() map[string][]rule {
 				"minReplicas is more than maxReplicas"),
 			cel("!has(self.targetConcurrency) || !has(self.scaleTarget) && (!has(self.scaleMetric) || self.scaleMetric in ['', 'concurrency'])",
 				"targetConcurrency and scaleTarget or scaleMetric both say what to scale on: remove one"),
+			cel("!has(self.preset) || self.preset != 'knative' || (!has(self.scaleMetric) || self.scaleMetric in ['', 'concurrency', 'rps']) && !"+some("self.metrics"),
+				"preset knative scales on concurrency or rps alone: write one as scaleMetric and no metrics, or write preset: ours"),
 		},
 		"Scaling.minReplicas":       {atLeast(0)},
 		"Scaling.maxReplicas":       {atLeast(0)},
@@ -289,22 +307,22 @@ func scalingRules() map[string][]rule {
 }
 
 func knativeRules() map[string][]rule {
-	between := func(least, most string) []rule {
+	within := func(least, most string) []rule {
 		return []rule{cel(fmt.Sprintf("self >= %s.0 && self <= %s.0", least, most), fmt.Sprintf("is not within %s and %s", least, most))}
 	}
 	seconds := func(least string) []rule {
 		return []rule{form(span, maxWord), cel(fmt.Sprintf("duration(self) >= duration('%s') && duration(self) <= duration('1h')", least), fmt.Sprintf("is not within %s and 1h", least))}
 	}
 	return map[string][]rule{
-		"Knative.targetUtilizationPercentage":   between("1", "100"),
-		"Knative.panicWindowPercentage":         between("1", "100"),
-		"Knative.panicThresholdPercentage":      between("110", "1000"),
-		"Knative.targetBurstCapacity":           {cel("self == -1.0 || self >= 0.0", "is neither -1 nor 0 or more")},
+		"Knative.targetUtilizationPercentage":   within("1", "100"),
+		"Knative.panicWindowPercentage":         within("1", "100"),
+		"Knative.panicThresholdPercentage":      within("110", "1000"),
+		"Knative.targetBurstCapacity":           {cel("self == -1.0 || self >= 0.0 && self <= 1e9", "is neither -1 nor 0 to 1e9")},
 		"Knative.window":                        seconds("6s"),
 		"Knative.scaleDownDelay":                seconds("0s"),
 		"Knative.scaleToZeroPodRetentionPeriod": seconds("0s"),
-		"Knative.initialScale":                  {atLeast(0)},
-		"Knative.activationScale":               {atLeast(1)},
+		"Knative.initialScale":                  {between(0, service.MaxKnativeScale)},
+		"Knative.activationScale":               {between(1, service.MaxKnativeScale)},
 	}
 }
 
@@ -314,7 +332,8 @@ func standbyRules() map[string][]rule {
 		"Scaling.standby":    {form(`^(|auto|never|suspend|level[1-9])$`, 8)},
 		"Standby":            {require("levels")},
 		"Standby.env":        {func(p *props) { *p = list(free()) }},
-		"Standby.levels":     {atMost(maxLevels), func(p *props) { p.MinItems = count(1) }},
+		"Standby.levels": {atMost(maxLevels), func(p *props) { p.MinItems = count(1) },
+			cel("self.all(l, !has(l.level) || self.exists_one(m, has(m.level) && m.level == l.level))", "two have the same level")},
 		"StandbyLevel":       {require("level", "sleep", "wake")},
 		"StandbyLevel.level": {between(1, maxLevels)},
 		"StandbyLevel.wake":  {atMost(maxWakeCalls), func(p *props) { p.MinItems = count(1) }},
@@ -391,6 +410,10 @@ func routingRules() map[string][]rule {
 		"PoolMetrics.engine":               {oneOf(routing.Engines...)},
 		"PoolMetrics.path":                 {form(`^(/.*)?$`, 4096)},
 		"PoolMetrics.port":                 {between(1, 65535)},
+		"PoolKVEvents":                     {require("port")},
+		"PoolKVEvents.port":                {between(1, 65535)},
+		"PoolKVEvents.replayPort":          {between(1, 65535)},
+		"PoolKVEvents.topic":               {length(256), cel("size(bytes(self)) <= 256", "more than 256 bytes")},
 		"PoolHealthCheck.path":             {form(`^(/.*)?$`, 4096)},
 		"PoolHealthCheck.port":             {between(1, 65535)},
 		"PoolHealthCheck.interval":         {form(span, maxWord), cel("duration(self) >= duration('100ms')", "must be at least 100ms")},
@@ -430,7 +453,7 @@ func reserveRules() map[string][]rule {
 		"LadderStep.count":     {between(0, reserve.MaxPlaceholders)},
 		"ReserveImages": {cel(some("self.from")+" || "+some("self.names"),
 			"names no images: write from: [services], from: [runtimes], or names")},
-		"ReserveImages.from":        {atMost(2), set, items(oneOf(reserve.FromServices, reserve.FromRuntimes), func(p *props) { p.Enum = p.Enum[1:] })},
+		"ReserveImages.from":        {atMost(2), set, items(oneOf(reserve.FromServices, reserve.FromRuntimes), stating)},
 		"ReserveImages.names":       {atMost(reserve.MaxImages), set, items(form(`^[!-~]+$`, 1024))},
 		"ReserveImages.nodesAtOnce": {between(1, reserve.MaxNodesAtOnce)},
 		"ReserveStatus.conditions":  {keyed("type")},
@@ -467,18 +490,18 @@ func pickerRules() map[string][]rule {
 		"PoolPicker.scorers":     {atMost(maxScorers)},
 		"PoolPicker.filters":     {atMost(maxFilters)},
 		"PoolPicker.choice":      {oneOf(picker.Choices()...)},
-		"PoolPicker.balance":     {above(1)},
+		"PoolPicker.balance":     {cel("self == 0.0 || self > 1.0 && self <= 1e6", "must be above 1, or 0 for the preset's")},
 		"PoolPicker.fresh":       duration,
 		"PoolPicker.stale":       duration,
 		"PoolFilter":             {require("filter")},
-		"PoolFilter.filter":      {oneOf(picker.Filters()...), func(p *props) { p.Enum = p.Enum[1:] }},
+		"PoolFilter.filter":      {oneOf(picker.Filters()...), stating},
 		"PoolFilter.waiting":     {atLeast(0)},
 		"PoolFilter.kv":          {between(0, 1)},
 		"PoolFilter.probability": {between(0, 1)},
 		"PoolFilter.then":        {atMost(maxFilters)},
 		"PoolFilter.else":        {atMost(maxFilters)},
 		"PoolScorer":             {require("name")},
-		"PoolScorer.name":        {oneOf(names...), func(p *props) { p.Enum = p.Enum[1:] }},
+		"PoolScorer.name":        {oneOf(names...), stating},
 		"PoolScorer.weight":      {between(0, maxWeight)},
 		"PoolScorer.scale":       {atLeast(0)},
 	}
