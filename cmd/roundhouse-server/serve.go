@@ -112,6 +112,8 @@ type serveCommand struct {
 	tracingServer string
 	python        workers
 	onnx          workers
+	logs          command.LogOptions
+	logsGiven     bool // logs.Format is a flag's, and wins over the settings
 	log           *slog.Logger
 }
 
@@ -163,6 +165,7 @@ Flags win over settings.json, which wins over the environment.`,
 	f.BoolVar(&c.flags.StrictShapes, "strict", false, "refuse tensors whose data do not fill their shape, also texts and models' answers")
 	f.IntVar(&c.flags.Limits.MaxConcurrency, "max-concurrency", c.flags.Limits.MaxConcurrency, "inference requests under way at once, 0 for no limit; more are answered 429")
 	f.Int64Var(&c.flags.Limits.MaxBodyBytes, "max-body-bytes", c.flags.Limits.MaxBodyBytes, "largest request body, in bytes")
+	c.logs.FormatFlag(f)
 	f.StringVar(&c.tracingServer, "tracing-server", "", "OTLP collector for traces: host:port (gRPC) or http://host:port; default: tracing_server, or OTEL_EXPORTER_OTLP_ENDPOINT")
 	f.DurationVar(&c.flags.Limits.DrainTimeout, "drain-timeout", c.flags.Limits.DrainTimeout, "how long requests under way may finish when the server stops")
 	return cmd
@@ -180,7 +183,10 @@ func kserveFlags(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 
 // run serves until ctx ends.
 func (c *serveCommand) run(ctx context.Context, cmd *cobra.Command) (err error) {
-	c.log = newServeLog(cmd.ErrOrStderr(), modelserver.Logging{})
+	if c.log, err = c.logs.New(cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	c.logsGiven = cmd.Flags().Changed("log-format")
 	repository, err := c.repository(cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -256,13 +262,15 @@ func (c *serveCommand) addGRPC(server *modelserver.Server) error {
 	return nil
 }
 
-// newServeLog is the server's log, as text or JSON.
-func newServeLog(w io.Writer, l modelserver.Logging) *slog.Logger {
-	options := &slog.HandlerOptions{Level: l.Level}
-	if l.JSON {
-		return slog.New(slog.NewJSONHandler(w, options))
+// logAs opens the log anew, as the repository's settings have it. The flag wins over
+// them, and they over the variable.
+func (c *serveCommand) logAs(w io.Writer, l modelserver.Logging) (err error) {
+	c.logs.Level = l.Level
+	if l.JSON && !c.logsGiven {
+		c.logs.Format = command.LogJSON
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	c.log, err = c.logs.New(w)
+	return err
 }
 
 // workerEnvironment is what Python's workers are told of the settings.
@@ -310,7 +318,9 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	c.config = settings.Config(c.config)
 	c.python.settings, c.python.root = &settings.WorkerSettings, settings.ModelRepositoryRoot
 	logging := settings.Logging(c.log)
-	c.log = newServeLog(w, logging)
+	if err := c.logAs(w, logging); err != nil {
+		return nil, err
+	}
 	if c.python.environ, err = workerEnvironment(settings, logging); err != nil {
 		return nil, err
 	}

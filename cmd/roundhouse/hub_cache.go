@@ -52,7 +52,7 @@ downloaded again; clients get no errors.`,
 	f.BoolVar(&o.Config.Offline, "offline", false, "never ask the Hub; answer from the cache only")
 	f.BoolVar(&o.Config.OfflinePrivate, "offline-private", false, "with --offline: let everyone read cached gated and private repositories")
 	ringFlags(f, &o.Ring)
-	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
+	o.Log.Flags(f)
 	cmd.AddCommand(newHubStatsCommand(&o), newHubGCCommand(&o), newHubVerifyCommand(&o), newHubPinCommand(&o), newHubUnpinCommand(&o))
 	return cmd
 }

@@ -59,6 +59,7 @@ They stay while a process has that place. With --stay, the command creates the f
 	cmd.Flags().StringVar(&c.Store, "store", "", "folder of models that other processes share, in place of the data directory")
 	cmd.Flags().StringVar(&c.Place, "place", "", "with --store: name under which the model is used there, such as a pod's UID")
 	cmd.Flags().StringVar(&c.StoreBytes, "store-max-bytes", app.DefaultModelShare, "with --store: most that it may hold, as a size or a share of the disk; of those not in use, the least recently used is removed first")
+	c.Log.FormatFlag(cmd.Flags())
 	cmd.Flags().StringVar(&c.Stay, "stay", "", "with --out or --store: folder for a file \"done\" when the model is there; the command then waits for a signal")
 	// Pods set the variable: an older release refuses a flag that it does not know.
 	cmd.Flags().BoolVar(&c.PublicOnly, "public-only", os.Getenv("ROUNDHOUSE_PUBLIC_ONLY") == "true",

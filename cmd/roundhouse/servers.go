@@ -46,7 +46,7 @@ file with an error is not applied, and its objects stay as they were.`,
 	o.Front.Flags(f)
 	o.Front.HostFlags(f)
 	f.BoolVar(&o.KeepReplicas, "keep-replicas", false, "leave replicas running at the end; the next up takes them over")
-	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
+	o.Log.Flags(f)
 	return cmd
 }
 
@@ -99,7 +99,7 @@ their own.`,
 	f.StringVar(&o.Listen, "listen", app.DefaultListen, "address for inference over HTTP")
 	f.StringVar(&o.GRPC, "grpc-listen", app.DefaultGRPCListen, "address for inference over gRPC; empty for none")
 	f.StringVar(&o.Metrics, "metrics-listen", app.DefaultAdmin, "address of /metrics and /healthz; empty for none")
-	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
+	o.Log.Flags(f)
 	o.Front.Flags(f)
 	o.Front.HostFlags(f)
 	return cmd

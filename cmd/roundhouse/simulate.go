@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"strconv"
@@ -37,6 +36,7 @@ func newSimulateCommand() *cobra.Command {
 func newSimulateEngineCommand() *cobra.Command {
 	cfg := simulate.DefaultConfig()
 	var host, role, api, level string
+	var logs command.LogOptions
 	var port, eventsPort, replayPort int
 	cmd := &cobra.Command{
 		Use:   "engine",
@@ -57,8 +57,7 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
   roundhouse simulate engine --model llama --lora sql --max-loras 4 --speed 10`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var logLevel slog.Level
-			if err := logLevel.UnmarshalText([]byte(level)); err != nil {
+			if err := logs.Level.UnmarshalText([]byte(level)); err != nil {
 				return command.Usagef("--log-level is %q: want debug, info, warn or error", level)
 			}
 			if port < 0 || port > 65535 {
@@ -72,7 +71,10 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 			if err := cfg.Validate(); err != nil {
 				return command.Usagef("%w", err)
 			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: logLevel}))
+			log, err := logs.New(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
 			engine, err := simulate.New(cfg, log)
 			if err != nil {
 				return err
@@ -87,6 +89,7 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 	flags.IntVar(&replayPort, "kv-replay-port", 0, "port to replay missed KV events on; 0 replays none")
 	flags.StringVar(&role, "role", string(cfg.Role), "both, prefill or decode")
 	flags.StringVar(&api, "api", string(cfg.API), "engine whose API and metric names it has: vllm or sglang")
+	logs.FormatFlag(flags)
 	flags.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	addSimulateServerFlags(cmd, &cfg)
 	addSimulatePhysicsFlags(cmd, &cfg.Physics)

@@ -73,6 +73,7 @@ fullnameOverride: serving
 image: {repository: registry.example/roundhouse, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000", pullPolicy: Always, pullSecrets: [registry]}
 adopt: [kserve, gateway]
 installCRDs: [kserve, gie]
+logFormat: json
 controller:
   verbose: true
   serviceAccount: {annotations: {role: reader}}
@@ -183,7 +184,7 @@ func TestLint(t *testing.T) {
 // TestSchema: a value that is misspelt or cannot be is refused.
 func TestSchema(t *testing.T) {
 	for _, set := range []string{"contoller.replicas=2", "controller.replica=2", "controller.replicas=two", "controller.replicas=-1",
-		"adopt={kubeflow}", "installCRDs={knative}", "image.pullPolicy=Sometimes", "image.digest=sha1:0", "watchNamespaces={Team_A}",
+		"adopt={kubeflow}", "installCRDs={knative}", "image.pullPolicy=Sometimes", "logFormat=xml", "image.digest=sha1:0", "watchNamespaces={Team_A}",
 		"gateway.service.type=External", "gateway.service.port=0", "gateway.service.prot=80", "gateway.leaveSeconds=301", "gateway.tls.cert=a",
 		"gateway.args={verbose}", "controller.leaseSeconds=5", "controller.allowInternalModels=maybe", "gateway.allowInternalModels=true", "gateway.verbose=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
 		_, err := helm(t, "template", "roundhouse", "roundhouse", "--kube-version", "1.36.3", "--set", set)

@@ -26,7 +26,7 @@ type HubCache struct {
 	MaxSize string
 	Ring    HubRing
 	Config  hubcache.Config
-	Verbose bool
+	Log     command.LogOptions
 }
 
 // HubRing are the flags that make a cache a node of a ring.
@@ -55,7 +55,9 @@ func (o *HubCache) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if err := datadir.Trusted(o.Config.Dir, true); err != nil {
 		return fmt.Errorf("the folder of the cache: %w: models served from it could be replaced; correct that, or choose another folder with --dir", err)
 	}
-	o.Config.Log = newLog(logs, o.Verbose)
+	if o.Config.Log, err = o.Log.New(logs); err != nil {
+		return err
+	}
 	l, err := front.Listen(o.Listen, "--listen")
 	if err != nil {
 		return err

@@ -23,7 +23,7 @@ type Gateway struct {
 	Files                 []string
 	Watch                 bool
 	Listen, GRPC, Metrics string
-	Verbose               bool
+	Log                   command.LogOptions
 	Front                 front.Options
 	Version               string
 }
@@ -37,7 +37,10 @@ func (o *Gateway) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if err := manifestfile.Exist(o.Files); err != nil {
 		return err
 	}
-	log := newLog(logs, o.Verbose)
+	log, err := o.Log.New(logs)
+	if err != nil {
+		return err
+	}
 	listeners, err := front.OpenListeners(o.Listen, o.GRPC, o.Metrics, "")
 	if err != nil {
 		return err
@@ -103,15 +106,6 @@ func newPools(log *slog.Logger) (p pools, err error) {
 	return p, nil
 }
 
-// newLog writes text, more of it if verbose.
-func newLog(w io.Writer, verbose bool) *slog.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
-}
-
 // EndpointPicker picks endpoints among servers that already run, for Envoy.
 type EndpointPicker struct {
 	picking.Options
@@ -121,7 +115,10 @@ type EndpointPicker struct {
 
 // Run serves until ctx ends.
 func (o *EndpointPicker) Run(ctx context.Context, out, logs io.Writer) error {
-	log := newLog(logs, o.Verbose)
+	log, err := o.Log.New(logs)
+	if err != nil {
+		return err
+	}
 	if len(o.Files) == 0 {
 		return command.Usagef("-f FILE is required: the manifests of pools")
 	}

@@ -34,6 +34,7 @@ type Pull struct {
 	// Stay is a folder in which a file says that the model is there. Then Run waits
 	// until it is told to end.
 	Stay       string
+	Log        command.LogOptions
 	PublicOnly bool // with Out or Store: refuse URIs that lead to internal addresses
 }
 
@@ -42,11 +43,18 @@ const arrivedName = "done"
 
 // Run fetches models. It prints where each is on out, and the progress on logs.
 func (c *Pull) Run(ctx context.Context, uris []string, out, logs io.Writer) error {
+	log, err := c.Log.New(logs)
+	if err != nil {
+		return err
+	}
+	if c.Log.JSON() { // each line of progress is a record
+		logs = slog.NewLogLogger(log.Handler(), slog.LevelInfo).Writer()
+	}
 	if c.Out != "" || c.Store != "" {
 		if len(uris) > 1 {
 			return command.Usagef("--out and --store take one model, not %d", len(uris))
 		}
-		return c.one(ctx, uris[0], out, logs)
+		return c.one(ctx, uris[0], out, logs, log)
 	}
 	store, done, err := openModels(c.DataDir, uris)
 	if err != nil {
@@ -65,7 +73,7 @@ func (c *Pull) Run(ctx context.Context, uris []string, out, logs io.Writer) erro
 }
 
 // one fetches the model of a pod.
-func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer) error {
+func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *slog.Logger) error {
 	if c.Stay != "" { // an earlier run may have said so
 		if err := os.Remove(filepath.Join(c.Stay, arrivedName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -85,7 +93,7 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer) error {
 		if cfg.StoreBytes, err = command.ParseShare("--store-max-bytes", c.StoreBytes, c.Store); err != nil {
 			return err
 		}
-		s, err := artifact.OpenShared(cfg, c.Place, nil, slog.New(slog.NewTextHandler(logs, nil)))
+		s, err := artifact.OpenShared(cfg, c.Place, nil, log)
 		if err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ type Up struct {
 	Hub, HubBytes       string // as --hub-cache and --hub-cache-max-bytes
 	ModelBytes          string // as --models-max-bytes
 	KeepReplicas        bool
-	Verbose             bool
+	Log                 command.LogOptions
 	Scaler              front.ScalerOptions
 	Front               front.Options
 	Version             string
@@ -58,7 +58,10 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if err := manifestfile.Exist(o.Files); err != nil {
 		return err
 	}
-	log := newLog(logs, o.Verbose)
+	log, err := o.Log.New(logs)
+	if err != nil {
+		return err
+	}
 	dir, err := datadir.Open(o.DataDir)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ func Run(root *cobra.Command, args []string, out, logs io.Writer) int {
 	// The first signal asks to stop; the next one finds the default again, or
 	// whatever the command set up meanwhile.
 	context.AfterFunc(ctx, stop)
+	logGRPC()
 	root.SetFlagErrorFunc(flagError)
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -33,13 +34,13 @@ func Run(root *cobra.Command, args []string, out, logs io.Writer) int {
 		return 0
 	}
 	if WrongUsage(err) {
-		_, _ = fmt.Fprintf(logs, "%s: %s\nSee `%s --help`.\n", root.CommandPath(), strings.TrimSpace(visibly(err.Error())), cmd.CommandPath())
+		fail(cmd, logs, strings.TrimSpace(visibly(err.Error())), fmt.Sprintf("See `%s --help`.\n", cmd.CommandPath()))
 		return 2
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return 130
 	}
-	_, _ = fmt.Fprintf(logs, "%s: %s\n", root.CommandPath(), strings.TrimRight(visibly(err.Error()), "\n"))
+	fail(cmd, logs, strings.TrimRight(visibly(err.Error()), "\n"), "")
 	return 1
 }
 

@@ -59,7 +59,7 @@ type controllerOptions struct {
 	scaler            front.ScalerOptions
 	replicaMetrics    int
 	metricsServers    []string
-	verbose           bool
+	log               command.LogOptions
 	version           string
 }
 
@@ -92,7 +92,11 @@ below it.`,
 			if err := o.complete(); err != nil {
 				return err
 			}
-			return control(cmd.Context(), o, newLog(cmd.ErrOrStderr(), o.verbose))
+			log, err := o.log.New(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return control(cmd.Context(), o, log)
 		},
 	}
 	f := cmd.Flags()
@@ -122,17 +126,9 @@ below it.`,
 	f.IntVar(&o.replicaMetrics, "replica-metrics", 0, "of how many services at most, by name, the metrics roundhouse_desired_replicas, roundhouse_ready_replicas, roundhouse_replica_seconds_total and roundhouse_gpu_seconds_total are exported; 0 for none")
 	f.StringSliceVar(&o.metricsServers, "metrics-server", nil, "Prometheus server that scaleMetric external of manifests may ask, such as http://prometheus.monitoring:9090; may be repeated. Without one no query is asked")
 	f.StringVar(&o.models, "models-dir", "", "folder for what is read of models (default: a temporary one)")
-	f.BoolVarP(&o.verbose, "verbose", "v", false, "log more")
+	o.log.Flags(f)
 	cmd.AddCommand(newClusterGateway(version), newClusterPicker(version))
 	return cmd
-}
-
-func newLog(w io.Writer, verbose bool) *slog.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
 func dialects() string {
@@ -258,7 +254,9 @@ ready, goes on for --leave, and lets the requests in flight finish.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version, o.Out, o.Logs = version, cmd.OutOrStdout(), cmd.ErrOrStderr()
-			logLibraries(slog.NewTextHandler(o.Logs, nil))
+			if err := logLibrariesTo(o.Logs, o.Log); err != nil {
+				return err
+			}
 			g, err := incluster.New(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -288,7 +286,9 @@ pools count.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version, o.Out, o.Logs = version, cmd.OutOrStdout(), cmd.ErrOrStderr()
-			logLibraries(slog.NewTextHandler(o.Logs, nil))
+			if err := logLibrariesTo(o.Logs, o.Log); err != nil {
+				return err
+			}
 			return incluster.RunPicker(cmd.Context(), o)
 		},
 	}
@@ -306,6 +306,15 @@ func logLibraries(h slog.Handler) {
 		ctrllog.SetLogger(l)
 		klog.SetLogger(l)
 	})
+}
+
+// logLibrariesTo is logLibraries for a process that opens its log itself.
+func logLibrariesTo(w io.Writer, o command.LogOptions) error {
+	log, err := o.New(w)
+	if err == nil {
+		logLibraries(log.Handler())
+	}
+	return err
 }
 
 // defaultStoreSize is how much of a node's disk the models of a namespace may take.

@@ -66,11 +66,10 @@ func New(ctx context.Context, o Options) (g *Gateway, err error) {
 	if err := o.settle(); err != nil {
 		return nil, err
 	}
-	level := slog.LevelInfo
-	if o.Verbose {
-		level = slog.LevelDebug
+	g = &Gateway{o: o, targeted: make(chan struct{})}
+	if g.log, err = o.Log.New(o.Logs); err != nil {
+		return nil, err
 	}
-	g = &Gateway{o: o, targeted: make(chan struct{}), log: slog.New(slog.NewTextHandler(o.Logs, &slog.HandlerOptions{Level: level}))}
 	cfg := kube.DefaultConfig()
 	cfg.Kubeconfig = o.Kubeconfig
 	api, err := kube.Connect(cfg, "roundhouse-gateway/"+o.Version)

@@ -44,7 +44,7 @@ type Options struct {
 	// PickersAsk or PickersIgnore; PickerTimeout is how long one may take.
 	Pickers       string
 	PickerTimeout time.Duration
-	Verbose       bool
+	Log           command.LogOptions
 	Front         front.Options
 	Version       string
 	Out, Logs     io.Writer
@@ -75,7 +75,7 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.Internal, "allow-internal-addresses", false, "let the addresses of pools be internal ones: loopback, link-local, private")
 	f.StringVar(&o.Pickers, "endpoint-pickers", PickersAsk, "the endpoint pickers that InferencePools name: ask, or ignore and pick here")
 	f.DurationVar(&o.PickerTimeout, "endpoint-picker-timeout", epp.DefaultConfig().Timeout, "how long an endpoint picker may take to say where a request goes")
-	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
+	o.Log.Flags(f)
 	o.Front.Flags(f)
 }
 

@@ -88,11 +88,10 @@ func (o *PickerOptions) wants(p *routing.Pool) bool {
 
 // RunPicker picks endpoints until ctx ends.
 func RunPicker(ctx context.Context, o PickerOptions) (err error) {
-	level := slog.LevelInfo
-	if o.Verbose {
-		level = slog.LevelDebug
+	log, err := o.Log.New(o.Logs)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewTextHandler(o.Logs, &slog.HandlerOptions{Level: level}))
 	server, err := o.Server(log)
 	if err = errors.Join(err, o.settle()); err != nil {
 		return err

@@ -36,7 +36,7 @@ type Options struct {
 	TLSCert, TLSKey         string
 	SessionHeader           string
 	AllowPaths              []string
-	Verbose                 bool
+	Log                     command.LogOptions
 }
 
 // Flags adds the flags; addresses are the defaults of where to listen.
@@ -49,7 +49,7 @@ func (o *Options) Flags(f *pflag.FlagSet, listen, health, metrics string) {
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM file of its key")
 	f.StringVar(&o.SessionHeader, "session-header", "", "header whose value keeps a client's requests on one endpoint")
 	f.StringArrayVar(&o.AllowPaths, "allow-path", nil, "further path to hand on to endpoints, of a server that has calls of its own; * at its end for all that begin so; repeatable")
-	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
+	o.Log.Flags(f)
 }
 
 // garbage is how much the heap may grow between two collections, in percent,
