@@ -109,6 +109,11 @@ func TestInspect(t *testing.T) {
 			want:  Facts{Format: "pytorch", Framework: "transformers", FrameworkVersion: "4.48.3", Architecture: "LlamaForCausalLM", Parameters: 8029995008},
 			from:  "parameters=config.json (estimated)",
 		},
+		"estimate of a mixture": {
+			files: map[string]string{"config.json": `{"architectures":["MixtralForCausalLM"],"model_type":"mixtral","hidden_size":4096,"num_hidden_layers":32,"intermediate_size":14336,"vocab_size":32000,"num_attention_heads":32,"num_key_value_heads":8,"num_local_experts":8,"num_experts_per_tok":2}`, "pytorch_model.bin": "PK"},
+			want:  Facts{Format: "pytorch", Framework: "transformers", Architecture: "MixtralForCausalLM", Parameters: 46702526464},
+			from:  "parameters=config.json (estimated, 12.88B of them per token)",
+		},
 		"gptq": {
 			files: map[string]string{"config.json": `{"model_type":"llama","architectures":["L"],"quantization_config":{"quant_method":"GPTQ","bits":4}}`, "model.safetensors": safetensorsOf(gptq, 150)},
 			want:  Facts{Format: "safetensors", Framework: "transformers", Architecture: "L", Quantization: "gptq", Parameters: 259},

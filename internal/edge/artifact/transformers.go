@@ -13,66 +13,11 @@ import (
 	"slices"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/hfconfig"
 	"roundhouse.dev/roundhouse/internal/core/safetensors"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/blobs"
 )
-
-// hfConfig is the part of transformers' config.json that is read here. Models
-// with several parts keep the sizes of the language model in text_config.
-type hfConfig struct {
-	Architectures       []string        `json:"architectures"`
-	ModelType           string          `json:"model_type"`
-	TorchDtype          json.RawMessage `json:"torch_dtype"`
-	Dtype               json.RawMessage `json:"dtype"`
-	TransformersVersion string          `json:"transformers_version"`
-	Quantization        *hfQuantization `json:"quantization_config"`
-	Compression         *hfQuantization `json:"compression_config"`
-	Text                *hfConfig       `json:"text_config"`
-	hfSizes
-}
-
-type hfQuantization struct {
-	Method string  `json:"quant_method"`
-	Bits   float64 `json:"bits"`
-	In4Bit bool    `json:"load_in_4bit"`
-}
-
-// parseConfig reads a config.json. It reports false for the config.json of
-// something else.
-func parseConfig(raw []byte) (hfConfig, bool, error) {
-	var c hfConfig
-	if err := json.Unmarshal(jsonLike(raw), &c); err != nil {
-		return c, false, err
-	}
-	return c, len(c.Architectures) > 0 || c.ModelType != "", nil
-}
-
-// quantization is the model's, wherever the file keeps it.
-func (c *hfConfig) quantization() hfQuantization {
-	for _, q := range []*hfQuantization{c.Quantization, c.Compression} {
-		if q != nil {
-			return *q
-		}
-	}
-	if c.Text != nil {
-		return c.Text.quantization()
-	}
-	return hfQuantization{}
-}
-
-// dtype is the type of the weights, "bfloat16", without torch's prefix.
-func (c *hfConfig) dtype() string {
-	for _, raw := range []json.RawMessage{c.Dtype, c.TorchDtype} {
-		var s string
-		if len(raw) > 0 && json.Unmarshal(raw, &s) == nil && s != "" {
-			return strings.TrimPrefix(s, "torch.")
-		}
-	}
-	if c.Text != nil {
-		return c.Text.dtype()
-	}
-	return ""
-}
 
 // dtypeBits is the width of a weight in bits, by config.json's names.
 var dtypeBits = map[string]int64{
@@ -81,7 +26,7 @@ var dtypeBits = map[string]int64{
 
 // transformers reads folders and files of Hugging Face's libraries.
 func (in *inspector) transformers(ctx context.Context) error {
-	var config hfConfig
+	var config hfconfig.Config
 	known := false
 	f, ok := in.find("config.json")
 	if ok && f.size <= maxConfig {
@@ -89,7 +34,7 @@ func (in *inspector) transformers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if config, known, err = parseConfig(raw); err != nil {
+		if config, known, err = hfconfig.Parse(jsonLike(raw)); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
@@ -107,27 +52,30 @@ func (in *inspector) transformers(ctx context.Context) error {
 		in.facts.setFormat("pytorch", bin[0].name)
 	}
 	if known && in.facts.Parameters == 0 {
-		in.facts.setParameters(config.estimate(), f.name+" (estimated)")
+		n := config.Parameters()
+		how := "estimated"
+		if n.Active < n.Total {
+			how += ", " + service.FormatParameters(n.Active) + " of them per token"
+		}
+		in.facts.setParameters(n.Total, f.name+" ("+how+")")
 	}
 	return nil
 }
 
 // config notes what config.json states.
-func (in *inspector) config(c *hfConfig, file string) {
+func (in *inspector) config(c *hfconfig.Config, file string) {
 	facts := &in.facts
 	facts.setFramework("transformers", file)
 	facts.set(&facts.FrameworkVersion, "frameworkversion", c.TransformersVersion, file)
-	if len(c.Architectures) > 0 {
-		facts.set(&facts.Architecture, "architecture", c.Architectures[0], file)
-	}
-	facts.setQuantization(strings.ToLower(c.quantization().Method), file)
+	facts.set(&facts.Architecture, "architecture", c.Architecture(), file)
+	facts.setQuantization(strings.ToLower(c.StoredAs().Method), file)
 	facts.detail("model_type", c.ModelType)
-	facts.detail("dtype", c.dtype())
+	facts.detail("dtype", c.WeightType())
 }
 
 // countParameters asks the index, then the headers, then derives the number
 // from the bytes of the weights.
-func (in *inspector) countParameters(ctx context.Context, c *hfConfig, weights []treeFile) error {
+func (in *inspector) countParameters(ctx context.Context, c *hfconfig.Config, weights []treeFile) error {
 	index := &safetensors.Index{}
 	if f, ok := in.find(safetensors.IndexName); ok && !strings.Contains(f.name, "/") {
 		raw, err := in.read(ctx, f, safetensors.MaxIndex)
@@ -153,7 +101,7 @@ func (in *inspector) countParameters(ctx context.Context, c *hfConfig, weights [
 			total += w.size
 		}
 	}
-	if bits := dtypeBits[c.dtype()]; bits > 0 && c.quantization().Method == "" {
+	if bits := dtypeBits[c.WeightType()]; bits > 0 && c.StoredAs().Method == "" {
 		in.facts.setParameters(total/(bits/8), source)
 	}
 	return nil
@@ -178,8 +126,8 @@ func chooseShards(weights []treeFile, byTensor map[string]string) []treeFile {
 	return weights
 }
 
-func (in *inspector) countHeaders(ctx context.Context, c *hfConfig, shards []treeFile) error {
-	q := c.quantization()
+func (in *inspector) countHeaders(ctx context.Context, c *hfconfig.Config, shards []treeFile) error {
+	q := c.StoredAs()
 	bits := int64(q.Bits)
 	if q.In4Bit {
 		bits = 4
