@@ -88,12 +88,18 @@ func (p *pooledBuffers) Put(b []byte) { p.Pool.Put(&b) }
 // connections enough, pooled buffers, no compression.
 func reverseProxy(target string) http.Handler {
 	to := &url.URL{Scheme: "http", Host: target}
-	return &httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		Transport: &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 4096, IdleConnTimeout: time.Minute,
 			DisableCompression: true},
 		BufferPool: &pooledBuffers{sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}},
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Else an answer that begins before the request's end was read closes the
+		// request's body under the transport, which then cuts the answer.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})
 }
 
 // How the upstream answers is said by the first bytes of a request's body.

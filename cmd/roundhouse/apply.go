@@ -78,6 +78,7 @@ type applyOptions struct {
 	reselect bool
 	force    bool
 	wait     bool
+	awake    bool // a service that sleeps is waited for too
 	timeout  time.Duration
 	out, err io.Writer
 	progress *progress.Bar
@@ -127,6 +128,9 @@ func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []
 		until, limit := backend.Resolved, max(time.Second, resolveLimit-time.Since(began))
 		if o.wait {
 			until, limit = backend.Settled, o.timeout
+			if o.awake {
+				until = backend.Started
+			}
 		}
 		svc, err := backend.Await(ctx, b, key(ch), until, limit, o.progress)
 		if err != nil {

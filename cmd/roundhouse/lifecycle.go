@@ -51,9 +51,11 @@ func (l *lifecycle) run(cmd *cobra.Command, names []string, e dialect.Edit) erro
 			return err
 		}
 		if e.Stop != nil && !*e.Stop {
-			if _, err := b.Wake(cmd.Context(), k); err != nil {
+			woken, err := b.Wake(cmd.Context(), k)
+			if err != nil {
 				return err
 			}
+			o.awake = woken.Action == "woken"
 		}
 		if ch.Action != "unchanged" {
 			ch.Action = l.done

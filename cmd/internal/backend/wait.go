@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/cmd/internal/progress"
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -32,6 +33,13 @@ func Settled(s admin.Service) bool {
 		return ready.Reason != "Starting" && ready.Reason != "Fetching" && ready.Reason != "Pending"
 	}
 	return false
+}
+
+// Started reports whether a service has a ready replica, or cannot become ready
+// without a change. One that was just asked to wake is ready as long as it sleeps still.
+func Started(s admin.Service) bool {
+	awake := slices.ContainsFunc(s.Replicas, func(r replica.Replica) bool { return r.Phase == replica.Ready })
+	return Settled(s) && (awake || s.Ready().Status != "True")
 }
 
 // UpToDate reports whether a service is ready and answers as its present manifest
