@@ -2,7 +2,6 @@
 package main
 
 import (
-	"io"
 	"os"
 	"slices"
 
@@ -64,22 +63,9 @@ scales them to zero and back, and routes each request to the best replica.`,
 	return root
 }
 
-func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version, the commit and the Go that built it",
-		Example: "  roundhouse version",
-		Args:    command.FlagsOnly,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := io.WriteString(cmd.OutOrStdout(), command.About(version))
-			return err
-		},
-	}
-}
-
 // printing are the commands that print text of manifests, replicas and other
 // programs.
-var printing = []string{"apply", "delete", "describe", "doctor", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "validate"}
+var printing = []string{"apply", "delete", "describe", "doctor", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "validate", "version"}
 
 // printVisibly has these of root's commands print through command.Visible.
 func printVisibly(root *cobra.Command) {

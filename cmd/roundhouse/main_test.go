@@ -186,7 +186,7 @@ func TestExamplesAreValidTogether(t *testing.T) {
 
 // TestVersion names the version and the Go that built it.
 func TestVersion(t *testing.T) {
-	out, err := runHere(t, "version")
+	out, err := runHere(t, "version", "--client")
 	if err != nil || !strings.HasPrefix(out, "Version  "+version+"\n") || !strings.HasSuffix(out, "Go       "+runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH+"\n") {
 		t.Errorf("%v: %s", err, out)
 	}

@@ -194,8 +194,36 @@ func (t *Target) Inference(ctx context.Context) (g inference.Gateway, err error)
 	return g, err
 }
 
-// aboutTimeout bounds how long the server may take to name its gateway.
+// aboutTimeout bounds how long the server may take to name its version and its
+// gateway.
 const aboutTimeout = 2 * time.Second
+
+// UpVersion asks the running up for its version.
+func (t *Target) UpVersion(ctx context.Context) (at, version string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, aboutTimeout, fmt.Errorf("%s has not answered in %s", t.Server, aboutTimeout))
+	defer cancel()
+	c, err := t.Up()
+	if err != nil {
+		return t.Server, "", err
+	}
+	about, err := c.About(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return c.Base, about.Version, err
+}
+
+// ControllerVersion finds the version of the controller that is installed in the
+// cluster that Connect has connected to.
+func (t *Target) ControllerVersion(ctx context.Context) (at, version string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, aboutTimeout, fmt.Errorf("%s has not answered in %s", t.cluster.Name(), aboutTimeout))
+	defer cancel()
+	version, err = t.cluster.ControllerVersion(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return t.cluster.Name(), version, err
+}
 
 // gatewayAddress is the gateway that was named, else the one of the server, else
 // the default.

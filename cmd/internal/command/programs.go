@@ -53,24 +53,42 @@ func Server() (string, error) {
 	return path, nil
 }
 
-// About is what `roundhouse version` prints: the version, the commit if the
-// build knows it, and the Go that built it.
-func About(version string) string {
-	text := "Version  " + version + "\n"
-	info, ok := debug.ReadBuildInfo()
-	if ok {
-		set := map[string]string{}
+// Build is what a program was built from.
+type Build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"` // where the build knows it
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// BuildOf is that of this program, which is of a version.
+func BuildOf(version string) Build {
+	b := Build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
-			set[s.Key] = s.Value
-		}
-		if commit := set["vcs.revision"]; commit != "" {
-			if set["vcs.modified"] == "true" {
-				commit += ", with changes"
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
 			}
-			text += "Commit   " + commit + "\n"
 		}
 	}
-	return text + "Go       " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + "\n"
+	return b
+}
+
+// String is what `roundhouse version` prints of it.
+func (b Build) String() string {
+	text := "Version  " + b.Version + "\n"
+	if b.Commit != "" {
+		changed := ""
+		if b.Modified {
+			changed = ", with changes"
+		}
+		text += "Commit   " + b.Commit + changed + "\n"
+	}
+	return text + "Go       " + b.Go + " " + b.Platform + "\n"
 }
 
 // wanted tells the model server the version of the program that starts it.

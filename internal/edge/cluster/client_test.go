@@ -249,6 +249,37 @@ func TestPluginsThatFail(t *testing.T) {
 	}
 }
 
+// TestControllerVersion: the release of the controller is what its Deployment says,
+// else the tag of its image.
+func TestControllerVersion(t *testing.T) {
+	one := func(label, image string) string {
+		return `{"metadata":{"namespace":"sys","name":"c","labels":{"app.kubernetes.io/version":"` + label + `"}},"spec":{"template":{"spec":{"containers":[{"image":"` + image + `"}]}}}}`
+	}
+	for items, want := range map[string]string{
+		"":                                     " has no controller of Roundhouse",
+		one("1.2.0", "a:9"):                    "1.2.0",
+		one("", "a.test:5000/b/roundhouse:v9"): "v9",
+		one("", "a.test:5000/roundhouse"):      "its image no tag: a.test:5000/roundhouse",
+		one("", "roundhouse:1@sha256:0"):       "its image no tag: roundhouse:1@sha256:0",
+		one("2", "") + "," + one("1", "") + "," + one("2", ""): "1, 2",
+	} {
+		a := server(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/apis/apps/v1/deployments" || r.URL.Query().Get("labelSelector") != controllerLabel {
+				http.NotFound(w, r)
+				return
+			}
+			_, _ = io.WriteString(w, `{"apiVersion":"apps/v1","kind":"DeploymentList","items":[`+items+`]}`)
+		})
+		got, err := newClient(t, a).ControllerVersion(t.Context())
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want && (err == nil || !strings.HasSuffix(got, want)) {
+			t.Errorf("%s: %s", items, got)
+		}
+	}
+}
+
 // TestGateway: requests go through the API server to the gateway, their key in
 // a header of its own, and answers come as they are written.
 func TestGateway(t *testing.T) {

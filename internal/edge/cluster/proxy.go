@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -15,6 +17,9 @@ import (
 
 // GatewayLabel selects the Services of a gateway's release.
 const GatewayLabel = "app.kubernetes.io/name=roundhouse,app.kubernetes.io/component=gateway"
+
+// controllerLabel selects the Deployments of controllers.
+const controllerLabel = "app.kubernetes.io/name=roundhouse,app.kubernetes.io/component=controller"
 
 // Gateway is where requests are answered: its address below the API server,
 // which passes them on. at names a Service as "[https:]namespace/name[:port]";
@@ -62,6 +67,41 @@ func (c *Client) findGateway(ctx context.Context) (service.Key, error) {
 		return service.ParseKey(keys[0]), nil
 	}
 	return service.Key{}, fmt.Errorf("%s has several gateways: name one with --gateway-service: %s", c.Name(), strings.Join(keys, ", "))
+}
+
+// ControllerVersion is that of the release whose controller the cluster has: what
+// its Deployment says, else the tag of its image. Several are listed.
+func (c *Client) ControllerVersion(ctx context.Context) (string, error) {
+	items, err := listed[appsv1.Deployment](ctx, c, deploymentsAt, "", metav1.ListOptions{LabelSelector: controllerLabel})
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, d := range items {
+		v, image := d.Labels["app.kubernetes.io/version"], ""
+		for _, p := range d.Spec.Template.Spec.Containers {
+			image = p.Image
+		}
+		if v = cmp.Or(v, tagOf(image)); v == "" {
+			return "", fmt.Errorf("the Deployment %s/%s has no label app.kubernetes.io/version, and its image no tag: %s", d.Namespace, d.Name, image)
+		}
+		found = append(found, v)
+	}
+	slices.Sort(found)
+	if found = slices.Compact(found); len(found) == 0 {
+		return "", fmt.Errorf("%s has no controller of Roundhouse", c.Name())
+	}
+	return strings.Join(found, ", "), nil
+}
+
+// tagOf is the tag of an image; "" where a digest or nothing says which it is.
+func tagOf(image string) string {
+	name := image[strings.LastIndex(image, "/")+1:] // before may be a port
+	_, tag, _ := strings.Cut(name, ":")
+	if strings.Contains(name, "@") {
+		return ""
+	}
+	return tag
 }
 
 // Transport sends requests to addresses that Gateway gave, as the client's user
