@@ -49,6 +49,12 @@ func UpToDate(s admin.Service) bool {
 	return s.Ready().Status == "True" && done(s.Status.Model.Transition) && done(s.Canary())
 }
 
+// RolledOut reports whether a service is as its manifest says, and the replicas of
+// earlier revisions have ended; or cannot become so without a change.
+func RolledOut(s admin.Service) bool {
+	return Settled(s) && (!UpToDate(s) || s.Superseded() == 0)
+}
+
 // Await polls a service until it is as wanted or the limit is over, and returns it
 // as it is then.
 func Await(ctx context.Context, c Backend, k service.Key, until func(admin.Service) bool, limit time.Duration, p *progress.Bar) (admin.Service, error) {

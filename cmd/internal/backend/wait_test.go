@@ -1,11 +1,14 @@
 package backend
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -30,6 +33,37 @@ func TestSettled(t *testing.T) {
 			Model:      service.ModelStatus{Transition: c.transition}}}
 		if Settled(s) != c.settled || UpToDate(s) != c.taken {
 			t.Errorf("%s: settled %t, taken %t", c.name, Settled(s), UpToDate(s))
+		}
+	}
+}
+
+// TestRolledOut: a service whose new revision serves is rolled out once the replicas
+// of others have ended; one that cannot get there is at once.
+func TestRolledOut(t *testing.T) {
+	for _, c := range []struct {
+		name, replicas string // the hash of each one's revision
+		canary         string
+		transition     service.Transition
+		superseded     int
+		done           bool
+	}{
+		{"serving", "aaaaaaaa1 aaaaaaaa1", "", service.UpToDate, 0, true},
+		{"the earlier one ends", "aaaaaaaa1 bbbbbbbb1", "", service.UpToDate, 1, false},
+		{"with a canary", "aaaaaaaa1 bbbbbbbb1 cccccccc1", "s-bbbbbbbb", service.UpToDate, 1, false},
+		{"on pods that tell no revision", "-", "", service.UpToDate, 0, true},
+		{"failed", "aaaaaaaa1 bbbbbbbb1", "", service.BlockedByFailedLoad, 1, true},
+		{"under way", "aaaaaaaa1", "", service.InProgress, 0, false},
+	} {
+		s := admin.Service{Name: "s", Generation: 1, Status: service.Status{Generation: 1, Revision: workload.RevisionName("s", "aaaaaaaa1"),
+			Conditions: []service.Condition{{Type: service.ConditionReady, Status: "True"}}, Model: service.ModelStatus{Transition: c.transition}}}
+		if c.canary != "" {
+			s.Status.Canary = &service.CanaryStatus{Revision: c.canary}
+		}
+		for _, hash := range strings.Fields(c.replicas) {
+			s.Replicas = append(s.Replicas, replica.Replica{Revision: strings.Trim(hash, "-")})
+		}
+		if s.Superseded() != c.superseded || RolledOut(s) != c.done {
+			t.Errorf("%s: %d superseded, done %t", c.name, s.Superseded(), RolledOut(s))
 		}
 	}
 }

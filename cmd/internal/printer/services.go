@@ -166,6 +166,30 @@ func ServiceLine(s admin.Service) string {
 	}
 }
 
+// RolloutLine is how far a service's newest revision has come, in one line.
+func RolloutLine(s admin.Service) string {
+	if s.Status.Generation != s.Generation || len(s.Status.Conditions) == 0 {
+		return "not yet reconciled"
+	}
+	line := ServiceLine(s)
+	_, newest := s.Status.Latest()
+	for _, c := range s.Status.Components {
+		if c.Desired > 0 || c.Running > 0 {
+			line += fmt.Sprintf("; %s: %d of %d ready", c.Role, c.Ready, c.Desired)
+			if c.Progress != "" {
+				line += ", fetched " + c.Progress
+			}
+		}
+	}
+	if n := s.Superseded(); n > 0 {
+		line += fmt.Sprintf("; %s of earlier revisions", command.Count(n, "replica"))
+	}
+	if newest != "" {
+		return "revision " + newest + ": " + line
+	}
+	return line
+}
+
 // Replicas prints a table of the replicas of services, or JSON.
 func Replicas(w io.Writer, list []admin.Service, output string, now time.Time) error {
 	if output == "json" {

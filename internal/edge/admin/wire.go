@@ -2,6 +2,8 @@ package admin
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -122,6 +124,25 @@ func (s Service) Canary() service.Transition {
 		return c.Transition
 	}
 	return ""
+}
+
+// Superseded is how many replicas are there still of revisions that are neither the
+// service's nor its canary's.
+func (s Service) Superseded() (n int) {
+	if s.Status.Revision == "" {
+		return 0
+	}
+	now := []string{s.Status.Revision}
+	if c := s.Status.Canary; c != nil {
+		now = append(now, c.Revision)
+	}
+	for _, r := range s.Replicas {
+		hash := strings.TrimPrefix(workload.RevisionName(s.Name, r.Revision), s.Name)
+		if r.Revision != "" && !slices.ContainsFunc(now, func(name string) bool { return strings.HasSuffix(name, hash) }) {
+			n++
+		}
+	}
+	return n
 }
 
 // Object is a runtime or model as commands show it.
