@@ -1,6 +1,9 @@
 package service
 
-import "testing"
+import (
+	"maps"
+	"testing"
+)
 
 func TestKeyText(t *testing.T) {
 	iris := Key{Namespace: "ml", Name: "iris"}
@@ -19,5 +22,23 @@ func TestKeyText(t *testing.T) {
 		if k.Stable() != iris {
 			t.Errorf("%s is of %s", k, k.Stable())
 		}
+	}
+}
+
+// TestStatedBeforeFound: a service's own attributes come before its BaseModel's,
+// these before what the files show; a version belongs to the name beside it.
+func TestStatedBeforeFound(t *testing.T) {
+	found := Attributes{Format: NamedVersion{Name: "safetensors"}, Framework: NamedVersion{Name: "transformers", Version: "4.46.3"},
+		Architecture: "DeepseekV3ForCausalLM", Quantization: "fp8", Parameters: 684_489_000_000, From: map[string]string{"parameters": "config.json (estimated)"}}
+	declared := Attributes{Format: NamedVersion{Name: "safetensors", Version: "1.0.0"}, Framework: NamedVersion{Name: "tensorrt"}, Parameters: 685_000_000_000}
+	got := Attributes{Quantization: "int4"}.Fill(declared, "ClusterBaseModel v3").Fill(found, "model files")
+	want := map[string]string{"format": "ClusterBaseModel v3", "format.version": "ClusterBaseModel v3", "framework": "ClusterBaseModel v3",
+		"parameters": "ClusterBaseModel v3", "architecture": "model files"}
+	if got.Parameters != declared.Parameters || got.Quantization != "int4" || got.Format != declared.Format ||
+		got.Framework != declared.Framework || got.Architecture != found.Architecture || !maps.Equal(got.From, want) {
+		t.Errorf("%+v", got)
+	}
+	if got := (Attributes{}).Fill(found, "model files"); got.Parameters != found.Parameters || got.From["parameters"] != "config.json (estimated)" {
+		t.Errorf("nothing declared: %+v", got)
 	}
 }

@@ -201,6 +201,9 @@ func TestVersionsCompareAsInOME(t *testing.T) {
 		{"4.51.0.dev0", "4.51.0.DEV0", []service.Operator{"", equal, above, atLeast}},
 		{"1.0.0+build", "1.0.0", nil},
 		{"1.0.0-rc.1", "1.0.0rc1", nil},
+		// OME reads none of these, or takes the fourth number for a suffix.
+		{"1.02", "1.2", []service.Operator{"", equal, atLeast}},
+		{"1.2.3.4", "1.2.3.3", []service.Operator{above, atLeast}},
 		// Words.
 		{"Beta", "beta", []service.Operator{"", equal, atLeast}},
 		{"beta", "gamma", nil},
