@@ -34,6 +34,29 @@ type Quantization struct {
 	Method string  `json:"quant_method"`
 	Bits   float64 `json:"bits"`
 	In4Bit bool    `json:"load_in_4bit"`
+	Groups map[string]struct {
+		Weights struct {
+			Bits float64 `json:"num_bits"`
+		} `json:"weights"`
+	} `json:"config_groups"`
+}
+
+// WeightBits is the width of a weight, the smallest where there are several; 0
+// if unknown.
+func (q Quantization) WeightBits() int64 {
+	bits := q.Bits
+	if q.In4Bit {
+		bits = 4
+	}
+	for _, group := range q.Groups {
+		if b := group.Weights.Bits; b > 0 && (bits == 0 || b < bits) {
+			bits = b
+		}
+	}
+	if !(bits >= 1 && bits <= 64) {
+		return 0
+	}
+	return int64(bits)
 }
 
 // Parse reads a config.json. It reports false for the config.json of something

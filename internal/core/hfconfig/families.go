@@ -22,6 +22,7 @@ var families = map[string]family{
 	"cohere2":         {tied: true},
 	"deepseek_vl_v2":  {architecture: "DeepseekVLV2ForCausalLM"},
 	"electra":         {plain: true, tied: true},
+	"ernie4_5_moe":    {tied: true},
 	"falcon":          {plain: true, tied: true},
 	"gemma":           {tied: true},
 	"gemma2":          {tied: true},

@@ -86,13 +86,20 @@ type experts struct {
 	Local       number `json:"num_local_experts"`
 	All         number `json:"num_experts"`
 	Routed      number `json:"n_routed_experts"`
+	Mixed       number `json:"moe_num_experts"`
 	PerToken    number `json:"num_experts_per_tok"`
 	EachToken   number `json:"experts_per_token"`
+	Top         number `json:"moe_k"`
+	TopK        number `json:"moe_topk"`
 	Width       number `json:"moe_intermediate_size"`
 	Shared      number `json:"n_shared_experts"`
+	SharedCount number `json:"num_shared_experts"`
+	SharedMixed number `json:"moe_num_shared_experts"`
 	SharedWidth number `json:"shared_expert_intermediate_size"`
 
 	DenseFirst number   `json:"first_k_dense_replace"`
+	MixedFrom  number   `json:"moe_layer_start_index"`
+	MixedEvery number   `json:"moe_layer_interval"`
 	Frequency  number   `json:"moe_layer_freq"`
 	Step       number   `json:"decoder_sparse_step"`
 	DenseAt    layerSet `json:"mlp_only_layers"`
@@ -249,7 +256,7 @@ func (c *Config) feed(layer int, hidden number) (total, idle number) {
 	if family.double {
 		width /= 2
 	}
-	count := cmp.Or(c.Local, c.All, c.Routed, c.InFeed.Experts)
+	count := cmp.Or(c.Local, c.All, c.Routed, c.Mixed, c.InFeed.Experts)
 	switch {
 	case count <= 1:
 		if width == 0 && family.plain {
@@ -260,11 +267,11 @@ func (c *Config) feed(layer int, hidden number) (total, idle number) {
 		return matrix * cmp.Or(c.DenseWidth, width), 0
 	}
 	expert := cmp.Or(c.Width, width)
-	shared := c.Shared*expert + c.SharedWidth
+	shared := cmp.Or(c.Shared, c.SharedCount, c.SharedMixed)*expert + c.SharedWidth
 	if c.DenseWidth > 0 {
 		shared = expert
 	}
-	used := min(cmp.Or(c.PerToken, c.EachToken, c.InFeed.PerToken, count), count)
+	used := min(cmp.Or(c.PerToken, c.EachToken, c.Top, c.TopK, c.InFeed.PerToken, count), count)
 	return matrix*(count*expert+shared) + hidden*count, matrix * (count - used) * expert
 }
 
@@ -273,7 +280,8 @@ func (e *experts) mixed(layer int) bool {
 	if len(e.MixedAt) > 0 {
 		return e.MixedAt[layer]
 	}
-	return number(layer) >= e.DenseFirst && !e.DenseAt[layer] &&
+	return number(layer) >= max(e.DenseFirst, e.MixedFrom) && !e.DenseAt[layer] &&
+		(e.MixedEvery < 1 || every(e.MixedEvery, layer+1)) &&
 		(e.Frequency < 1 || every(e.Frequency, layer)) &&
 		(e.Step < 1 || every(e.Step, layer+1)) &&
 		(e.Interleave < 1 || every(e.Interleave, layer+1))

@@ -20,6 +20,10 @@ func TestPublishedCounts(t *testing.T) {
 		"Qwen3 Next 80B":  {`{"model_type":"qwen3_next","hidden_size":2048,"num_hidden_layers":48,"intermediate_size":5120,"vocab_size":151936,"num_attention_heads":16,"num_key_value_heads":2,"head_dim":256,"num_experts":512,"moe_intermediate_size":512,"shared_expert_intermediate_size":512,"decoder_sparse_step":1,"full_attention_interval":4,"linear_num_key_heads":16,"linear_key_head_dim":128,"linear_num_value_heads":32,"linear_value_head_dim":128}`, 79.7},
 		"DeepSeek V2 16B": {`{"model_type":"deepseek_v2","hidden_size":2048,"num_hidden_layers":27,"intermediate_size":10944,"vocab_size":102400,"num_attention_heads":16,"num_key_value_heads":16,"q_lora_rank":null,"kv_lora_rank":512,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,"n_routed_experts":64,"n_shared_experts":2,"moe_intermediate_size":1408,"first_k_dense_replace":1,"moe_layer_freq":1}`, 15.7},
 		"GLM 4.5":         {`{"model_type":"glm4_moe","hidden_size":5120,"num_hidden_layers":92,"intermediate_size":12288,"vocab_size":151552,"num_attention_heads":96,"num_key_value_heads":8,"head_dim":128,"n_routed_experts":160,"n_shared_experts":1,"moe_intermediate_size":1536,"first_k_dense_replace":3,"num_nextn_predict_layers":1}`, 358.3},
+		"ERNIE 4.5 300B":  {`{"model_type":"ernie4_5_moe","hidden_size":8192,"num_hidden_layers":54,"intermediate_size":28672,"vocab_size":103424,"num_attention_heads":64,"num_key_value_heads":8,"moe_num_experts":64,"moe_k":8,"moe_intermediate_size":3584,"moe_layer_start_index":3,"moe_layer_interval":1,"moe_num_shared_experts":0,"tie_word_embeddings":false}`, 300},
+		"ERNIE 4.5 21B":   {`{"model_type":"ernie4_5_moe","hidden_size":2560,"num_hidden_layers":28,"intermediate_size":12288,"vocab_size":103424,"num_attention_heads":20,"num_key_value_heads":4,"moe_num_experts":64,"moe_k":6,"moe_intermediate_size":1536,"moe_layer_start_index":1,"moe_layer_interval":1,"moe_num_shared_experts":2}`, 21.8},
+		"MiniMax M2":      {`{"model_type":"minimax_m2","hidden_size":3072,"num_hidden_layers":62,"intermediate_size":1536,"vocab_size":200064,"num_attention_heads":48,"num_key_value_heads":8,"head_dim":128,"num_local_experts":256,"num_experts_per_tok":8,"tie_word_embeddings":false}`, 229},
+		"Hunyuan A13B":    {`{"model_type":"hunyuan_v1_moe","hidden_size":4096,"num_hidden_layers":32,"intermediate_size":3072,"vocab_size":128167,"num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"num_experts":64,"moe_topk":[8,8],"num_shared_expert":[1,1],"moe_intermediate_size":[3072,3072],"tie_word_embeddings":true}`, 80.4},
 		"GPT-2":           {`{"model_type":"gpt2","architectures":["GPT2LMHeadModel"],"n_embd":768,"n_layer":12,"n_head":12,"vocab_size":50257}`, 0.124},
 		"OPT 1.3B":        {`{"model_type":"opt","hidden_size":2048,"num_hidden_layers":24,"ffn_dim":8192,"num_attention_heads":32,"vocab_size":50272}`, 1.316},
 		"Falcon 7B":       {`{"model_type":"falcon","hidden_size":4544,"num_hidden_layers":32,"num_attention_heads":71,"multi_query":true,"new_decoder_architecture":false,"vocab_size":65024}`, 6.92},
@@ -81,6 +85,23 @@ func TestOtherTypes(t *testing.T) {
 	}
 }
 
+// TestWeightBits: the width of a stored weight, from wherever a library states it.
+func TestWeightBits(t *testing.T) {
+	for config, want := range map[string]int64{
+		`{}`: 0,
+		`{"quantization_config":{"quant_method":"gptq","bits":4}}`:                    4,
+		`{"quantization_config":{"quant_method":"bitsandbytes","load_in_4bit":true}}`: 4,
+		`{"text_config":{"quantization_config":{"quant_method":"compressed-tensors","config_groups":{"group_0":{"weights":{"num_bits":8}},"group_1":{"weights":{"num_bits":4}},"group_2":{"weights":null}}}}}`: 4,
+		`{"compression_config":{"config_groups":{"group_0":{"weights":{"num_bits":1e300}}}}}`:                                                                                                                  0,
+		`{"quantization_config":{"bits":-4}}`: 0,
+	} {
+		c, _, err := Parse([]byte(config))
+		if got := c.StoredAs().WeightBits(); err != nil || got != want {
+			t.Errorf("%s: %d bits, want %d; %v", config, got, want, err)
+		}
+	}
+}
+
 // TestLongLists: a layout of a million layers is looked up, not searched, in
 // each of ten thousand.
 func TestLongLists(t *testing.T) {
@@ -110,6 +131,6 @@ func FuzzParameters(f *testing.F) {
 		if n := c.Parameters(); n.Active < 0 || n.Active > n.Total || n.Total > mostWeights {
 			t.Errorf("%+v", n)
 		}
-		_, _, _ = c.Architecture(), c.StoredAs(), c.WeightType()
+		_, _, _ = c.Architecture(), c.StoredAs().WeightBits(), c.WeightType()
 	})
 }

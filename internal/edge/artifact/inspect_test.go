@@ -119,6 +119,20 @@ func TestInspect(t *testing.T) {
 			want:  Facts{Format: "safetensors", Framework: "transformers", Architecture: "L", Quantization: "gptq", Parameters: 259},
 			from:  "quantization=config.json",
 		},
+		"packed by groups": {
+			files: map[string]string{"config.json": `{"model_type":"llama","architectures":["L"],"quantization_config":{"quant_method":"compressed-tensors","config_groups":{"group_0":{"weights":{"num_bits":4}}}}}`,
+				"model.safetensors": safetensorsOf(`{"a.weight_packed":{"dtype":"I32","shape":[4,8],"data_offsets":[0,128]},"a.weight_scale":{"dtype":"F16","shape":[8],"data_offsets":[128,144]},"n.weight":{"dtype":"F16","shape":[3],"data_offsets":[144,150]}}`, 150),
+				// Libraries leave packed weights out of this number.
+				"model.safetensors.index.json": `{"metadata":{"total_parameters":3},"weight_map":{"n.weight":"model.safetensors"}}`},
+			want: Facts{Format: "safetensors", Framework: "transformers", Architecture: "L", Quantization: "compressed-tensors", Parameters: 259},
+			from: "parameters=model.safetensors",
+		},
+		"eight bits by the index": {
+			files: map[string]string{"config.json": `{"model_type":"llama","architectures":["L"],"quantization_config":{"quant_method":"fp8"}}`, "model.safetensors": safetensorsOf(gptq, 150),
+				"model.safetensors.index.json": `{"metadata":{"total_parameters":259}}`},
+			want: Facts{Format: "safetensors", Framework: "transformers", Architecture: "L", Quantization: "fp8", Parameters: 259},
+			from: "parameters=model.safetensors.index.json",
+		},
 		"nested text config": {
 			files: map[string]string{"config.json": `{"model_type":"mm","text_config":{"dtype":"float16","quantization_config":{"quant_method":"fbgemm_fp8"}}}`, "model.safetensors": safetensorsOf("{}", 0)},
 			want:  Facts{Format: "safetensors", Framework: "transformers", Quantization: "fbgemm_fp8"},
@@ -297,11 +311,21 @@ func TestPeek(t *testing.T) {
 		b.put("many/config.json", []byte(llama))
 		b.put("many/model.safetensors.index.json", []byte(`{"metadata":{"total_size":3000}}`))
 		b.put("iris/model.bst", []byte(xgboostJSON))
+		const packed, totals = `,"quantization_config":{"quant_method":"gptq","bits":4}}`, `{"metadata":{"total_size":3000,"total_parameters":7}}`
+		for folder, config := range map[string]string{"packed": strings.TrimSuffix(llama, "}") + packed, "odd": `{"model_type":"odd"` + packed} {
+			b.put(folder+"/model-1.safetensors", make([]byte, 1000))
+			b.put(folder+"/model-2.safetensors", make([]byte, 1000))
+			b.put(folder+"/config.json", []byte(config))
+			b.put(folder+"/model.safetensors.index.json", []byte(totals))
+		}
 		s := newStore(t, nil)
 		for folder, want := range map[string]Facts{
-			"one":  {Format: "safetensors", Architecture: "LlamaForCausalLM", Parameters: 50, Files: 2},
-			"many": {Format: "safetensors", Architecture: "LlamaForCausalLM", Parameters: 1500, Files: 5},
-			"iris": {Format: "xgboost", Files: 1},
+			// The index leaves packed weights out, so dimensions come first.
+			"packed": {Format: "safetensors", Architecture: "LlamaForCausalLM", Parameters: 8029995008, Files: 4},
+			"odd":    {Format: "safetensors", Parameters: 7, Files: 4},
+			"one":    {Format: "safetensors", Architecture: "LlamaForCausalLM", Parameters: 50, Files: 2},
+			"many":   {Format: "safetensors", Architecture: "LlamaForCausalLM", Parameters: 1500, Files: 5},
+			"iris":   {Format: "xgboost", Files: 1},
 		} {
 			got, err := s.Peek(t.Context(), Request{URI: b.scheme + "://bucket/" + folder})
 			if err != nil {

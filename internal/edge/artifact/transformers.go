@@ -42,10 +42,12 @@ func (in *inspector) transformers(ctx context.Context) error {
 		in.config(&config, f.name)
 	}
 	weights := in.top(".safetensors", safetensors.IndexName)
+	var unpacked int64
 	if len(weights) > 0 {
 		in.facts.setFormat("safetensors", weights[0].name)
 		weights = in.top(".safetensors")
-		if err := in.countParameters(ctx, &config, weights); err != nil {
+		var err error
+		if unpacked, err = in.countParameters(ctx, &config, weights); err != nil {
 			return err
 		}
 	} else if bin := in.top("pytorch_model.bin", "pytorch_model.bin.index.json"); known && len(bin) > 0 {
@@ -59,6 +61,7 @@ func (in *inspector) transformers(ctx context.Context) error {
 		}
 		in.facts.setParameters(n.Total, f.name+" ("+how+")")
 	}
+	in.facts.setParameters(unpacked, safetensors.IndexName)
 	return nil
 }
 
@@ -74,25 +77,29 @@ func (in *inspector) config(c *hfconfig.Config, file string) {
 }
 
 // countParameters asks the index, then the headers, then derives the number
-// from the bytes of the weights.
-func (in *inspector) countParameters(ctx context.Context, c *hfconfig.Config, weights []treeFile) error {
+// from the bytes of the weights. It returns the index's number where that leaves
+// out packed weights: libraries count only what is a parameter of the model.
+func (in *inspector) countParameters(ctx context.Context, c *hfconfig.Config, weights []treeFile) (unpacked int64, err error) {
+	method := strings.ToLower(c.StoredAs().Method)
 	index := &safetensors.Index{}
 	if f, ok := in.find(safetensors.IndexName); ok && !strings.Contains(f.name, "/") {
 		raw, err := in.read(ctx, f, safetensors.MaxIndex)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if index, err = safetensors.ParseIndex(raw); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+			return 0, fmt.Errorf("%s: %w", f.name, err)
 		}
-		in.facts.setParameters(index.TotalParameters, f.name)
+		if method == "" || strings.Contains(method, "fp8") {
+			in.facts.setParameters(index.TotalParameters, f.name)
+		}
 	}
 	if in.facts.Parameters > 0 {
-		return nil
+		return 0, nil
 	}
 	shards := chooseShards(weights, index.WeightMap)
 	if len(shards) > 0 && in.tree.local() || len(shards) == 1 {
-		return in.countHeaders(ctx, c, shards)
+		return index.TotalParameters, in.countHeaders(ctx, c, shards)
 	}
 	total, source := index.TotalSize, safetensors.IndexName
 	if total == 0 {
@@ -101,10 +108,10 @@ func (in *inspector) countParameters(ctx context.Context, c *hfconfig.Config, we
 			total += w.size
 		}
 	}
-	if bits := dtypeBits[c.WeightType()]; bits > 0 && c.StoredAs().Method == "" {
+	if bits := dtypeBits[c.WeightType()]; bits > 0 && method == "" {
 		in.facts.setParameters(total/(bits/8), source)
 	}
-	return nil
+	return index.TotalParameters, nil
 }
 
 // chooseShards leaves out second copies of the weights: what the index does not
@@ -127,11 +134,7 @@ func chooseShards(weights []treeFile, byTensor map[string]string) []treeFile {
 }
 
 func (in *inspector) countHeaders(ctx context.Context, c *hfconfig.Config, shards []treeFile) error {
-	q := c.StoredAs()
-	bits := int64(q.Bits)
-	if q.In4Bit {
-		bits = 4
-	}
+	bits := c.StoredAs().WeightBits()
 	var total int64
 	for _, f := range shards {
 		n, err := in.countHeader(ctx, f, bits)
