@@ -51,7 +51,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 	grouped("servers", newUpCommand(), newDoctorCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newRunCommand(), newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(), newPsCommand(),
 		newStartCommand(), newStopCommand(), newRestartCommand(), newScaleCommand(), newRolloutCommand(),
-		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newPullCommand(), newModelCommand())
+		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newLoadCommand(), newUnloadCommand(), newPullCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	root.AddCommand(newVersionCommand())
