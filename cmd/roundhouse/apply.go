@@ -125,13 +125,7 @@ func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []
 			o.print(ch, "")
 			continue
 		}
-		until, limit := backend.Resolved, max(time.Second, resolveLimit-time.Since(began))
-		if o.wait {
-			until, limit = backend.Settled, o.timeout
-			if o.awake {
-				until = backend.Started
-			}
-		}
+		until, limit := o.until(began)
 		svc, err := backend.Await(ctx, b, key(ch), until, limit, o.progress)
 		if err != nil {
 			return err
@@ -166,6 +160,18 @@ func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []
 		return errors.New(strings.Join(reasons, "; "))
 	}
 	return nil
+}
+
+// until is what a service is waited for to be, and for how long, of an apply that
+// began then.
+func (o *applyOptions) until(began time.Time) (func(admin.Service) bool, time.Duration) {
+	switch {
+	case !o.wait:
+		return backend.Resolved, max(time.Second, resolveLimit-time.Since(began))
+	case o.awake:
+		return backend.Started, o.timeout
+	}
+	return backend.Settled, o.timeout
 }
 
 // print prints what became of an object, and its state.

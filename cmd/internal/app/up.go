@@ -55,11 +55,8 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if o.Watch && len(o.Files) == 0 {
 		return command.Usagef("--watch needs -f FILE: the files to watch")
 	}
-	if err := manifestfile.Exist(o.Files); err != nil {
-		return err
-	}
 	log, err := o.Log.New(logs)
-	if err != nil {
+	if err = errors.Join(err, manifestfile.Exist(o.Files)); err != nil {
 		return err
 	}
 	dir, err := datadir.Open(o.DataDir)
