@@ -10,18 +10,56 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
+	"roundhouse.dev/roundhouse/cmd/internal/progress"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
 func newRolloutCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rollout",
-		Short:   "Show how far a change of a service has come",
-		Example: "  roundhouse rollout status iris",
+		Short:   "Wait for a change of a service, or undo it",
+		Example: "  roundhouse rollout status iris\n  roundhouse rollout undo iris",
 		Args:    command.CommandsOnly,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newRolloutStatusCommand())
+	cmd.AddCommand(newRolloutStatusCommand(), newRolloutUndoCommand())
+	return cmd
+}
+
+func newRolloutUndoCommand() *cobra.Command {
+	l := lifecycle{done: "undone"}
+	cmd := &cobra.Command{
+		Use:   "undo SERVICE…",
+		Short: "Give services the manifests of their revisions before the last back",
+		Long: `Give services the manifests of their revisions before the last back, as a running
+roundhouse up keeps one of each. It is a change like any: new replicas start and become
+ready before the old ones end. A change of the counts alone makes no revision and is not
+undone, and what stop, start, restart and scale have set stays. A second undo undoes the
+first. A manifest that up has from a file (-f) is that of the file again when up reads
+the file the next time. A cluster keeps no earlier manifests.`,
+		Example: `  roundhouse rollout undo iris
+  roundhouse rollout undo llama --wait --timeout 20m`,
+		Args: command.Wants(1, -1, "the name of a service"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := l.open(cmd, &l.namespaced)
+			if err != nil {
+				return err
+			}
+			o := applyOptions{wait: l.wait, timeout: l.timeout, out: command.Visible(cmd.OutOrStdout()), err: cmd.ErrOrStderr(), progress: progress.New(cmd.ErrOrStderr())}
+			for _, name := range args {
+				change, err := b.Undo(cmd.Context(), l.key(name))
+				if err != nil {
+					return err
+				}
+				change.Action = l.done
+				if err := o.report(cmd.Context(), b, []admin.Change{change}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	l.flags(cmd, "wait until its replicas are ready")
 	return cmd
 }
 

@@ -2,9 +2,47 @@ package e2e
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
+
+// TestRolloutUndo: a service goes back to what it was, also after a restart of up, and
+// without losing requests; what edits have set stays.
+func TestRolloutUndo(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	dir := t.TempDir()
+	if r := n.run("rollout", "undo", "chat"); r.code != 1 || !strings.Contains(r.err, "no service default/chat") {
+		t.Error(r)
+	}
+	n.do("apply", "--wait", "-f", write(t, dir, "chat.yaml", "# the good one\n"+onPlain(1, `, --seed, "1"`)))
+	if r := n.run("rollout", "undo", "chat"); r.code != 1 || !strings.Contains(r.err, "there is no earlier manifest") {
+		t.Error(r)
+	}
+	answered, stop := n.load(2, func(int) (answer, error) {
+		return try("POST", n.gateway+"/v1/completions", `{"model":"chat","prompt":"hello","max_tokens":4}`)
+	}, ok)
+	n.reach(answered, 5)
+	n.do("apply", "-f", write(t, dir, "chat.yaml", onPlain(1, ", --nonsense")))
+	if r := n.run("rollout", "status", "chat"); r.code != 1 {
+		t.Error(r)
+	}
+	n.do("scale", "chat", "--max", "3")
+	matches(t, n.do("rollout", "undo", "chat", "--wait"), `service default/chat undone: .*ready`)
+	n.do("rollout", "status", "chat")
+	contains(t, n.do("get", "chat", "-o", "yaml"), "# the good one", "--seed", "maxReplicas: 3")
+	n.reach(answered, 5)
+	if bad := stop(); len(bad) > 0 {
+		t.Errorf("%d of %d requests failed: %s", len(bad), answered.Load(), bad[0])
+	}
+	if code := n.signal(syscall.SIGTERM); code != 0 {
+		t.Fatal(code)
+	}
+	n.up()
+	contains(t, n.do("rollout", "undo", "chat"), "service default/chat undone")
+	contains(t, n.do("get", "chat", "-o", "yaml"), "--nonsense", "maxReplicas: 3")
+}
 
 // TestRolloutStatus: it waits for the newest revision and the end of the one before,
 // tells the steps, and fails with the cause where the revision does, or the time is

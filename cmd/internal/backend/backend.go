@@ -55,6 +55,8 @@ type Backend interface {
 	Delete(ctx context.Context, kinds string, k service.Key) (admin.Change, error)
 	// Edit changes the manifest of a service by a command's edit.
 	Edit(context.Context, service.Key, dialect.Edit) (admin.Change, error)
+	// Undo gives a service the manifest of its revision before the last back.
+	Undo(context.Context, service.Key) (admin.Change, error)
 	// Wake starts a replica of a service that has none.
 	Wake(context.Context, service.Key) (admin.Change, error)
 	// DeleteObject deletes the object of a manifest.

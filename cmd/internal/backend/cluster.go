@@ -138,6 +138,11 @@ func (*Cluster) FollowEvents(context.Context, *service.Key, func(admin.NumberedE
 	return errors.New("events of a cluster are not followed here: `kubectl get events --watch` does")
 }
 
+// Undo implements Backend.
+func (*Cluster) Undo(context.Context, service.Key) (admin.Change, error) {
+	return admin.Change{}, errors.New("a cluster keeps no earlier manifests of services: apply the one to go back to")
+}
+
 var errNoRequests = errors.New("only a running `roundhouse up` keeps the last requests. In a cluster the gateways write them with --access-log")
 
 // Requests implements Backend.

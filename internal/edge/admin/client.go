@@ -144,6 +144,11 @@ func (c *Client) Wake(ctx context.Context, k service.Key) (out Change, err error
 	return out, c.call(ctx, http.MethodPost, servicePath(k)+"/wake", nil, &out)
 }
 
+// Undo gives a service the manifest of its revision before the last back.
+func (c *Client) Undo(ctx context.Context, k service.Key) (out Change, err error) {
+	return out, c.call(ctx, http.MethodPost, servicePath(k)+"/undo", nil, &out)
+}
+
 // ExplainFiles explains the services of manifests that are not applied.
 func (c *Client) ExplainFiles(ctx context.Context, req ApplyRequest) (out []Explanation, err error) {
 	return out, c.call(ctx, http.MethodPost, "/api/v1/explain", req, &out)

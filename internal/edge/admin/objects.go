@@ -106,6 +106,16 @@ func (s *Server) edit(w http.ResponseWriter, r *http.Request) {
 	answer(w, Change{Kind: c.ID.Kind, Namespace: c.ID.Namespace, Name: c.ID.Name, Action: c.Action})
 }
 
+// undo gives a service its earlier manifest back.
+func (s *Server) undo(w http.ResponseWriter, r *http.Request) {
+	c, err := s.cfg.Fleet.Undo(r.Context(), key(r))
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, wireChanges([]fleet.Change{c})[0])
+}
+
 // wake starts a replica of a service, as a request to it does.
 func (s *Server) wake(w http.ResponseWriter, r *http.Request) {
 	k := key(r)

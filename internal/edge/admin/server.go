@@ -100,6 +100,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}", s.service)
 	mux.HandleFunc("PATCH /api/v1/services/{namespace}/{name}", s.edit)
 	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/wake", s.wake)
+	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/undo", s.undo)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain", s.explain)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-wake", s.explainWake)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-scale", s.explainScale)

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -217,6 +218,7 @@ func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, dir)
 	put := objects(t, manifests)
+	put[0].Earlier = &fleet.Earlier{Original: []byte("kind: Before\n"), URIs: map[string]string{"file://b": "file:///m/b"}, Patch: map[string]any{"spec": map[string]any{"stopped": true}}}
 	for _, o := range put {
 		if err := d.PutObject(o); err != nil {
 			t.Fatal(err)
@@ -244,6 +246,9 @@ func TestStore(t *testing.T) {
 		if string(g.Original) != string(want.Original) || g.Source != want.Source || !g.Created().Equal(want.Created()) ||
 			g.URIs["file://a"] != "file:///m/a" || g.Origin.File != "m.yaml" {
 			t.Errorf("loaded %+v, put %+v", g, want)
+		}
+		if !reflect.DeepEqual(g.Earlier, want.Earlier) {
+			t.Errorf("loaded %+v, put %+v", g.Earlier, want.Earlier)
 		}
 	}
 	limits := records[0].Revision.Components[0].Limits

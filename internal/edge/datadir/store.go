@@ -31,11 +31,23 @@ type stored struct {
 	URIs     map[string]string `yaml:"uris,omitempty"`
 	Patch    map[string]any    `yaml:"patch,omitempty"` // of edits, which are in Manifest
 	Manifest string            `yaml:"manifest"`
+	Earlier  *earlier          `yaml:"earlier,omitempty"`
+}
+
+// earlier is what is stored of a fleet.Earlier.
+type earlier struct {
+	URIs     map[string]string `yaml:"uris,omitempty"`
+	Patch    map[string]any    `yaml:"patch,omitempty"`
+	Manifest string            `yaml:"manifest"`
 }
 
 // PutObject implements fleet.Store.
 func (d *Dir) PutObject(o fleet.Object) error {
-	data, err := yaml.Marshal(stored{Created: o.Created(), File: o.Origin.File, Source: o.Source, URIs: o.URIs, Patch: o.Patch, Manifest: string(o.Original)})
+	s := stored{Created: o.Created(), File: o.Origin.File, Source: o.Source, URIs: o.URIs, Patch: o.Patch, Manifest: string(o.Original)}
+	if e := o.Earlier; e != nil {
+		s.Earlier = &earlier{URIs: e.URIs, Patch: e.Patch, Manifest: string(e.Original)}
+	}
+	data, err := yaml.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.ID(), err)
 	}
@@ -106,6 +118,9 @@ func readObject(data []byte) (fleet.Object, error) {
 		return fleet.Object{}, fmt.Errorf("the manifest kept here is not one object any more: %s: apply it again", strings.Join(why, "; "))
 	}
 	o := fleet.Object{Object: read.Objects[0], Source: s.Source, URIs: s.URIs, Patch: s.Patch}
+	if e := s.Earlier; e != nil {
+		o.Earlier = &fleet.Earlier{Original: []byte(e.Manifest), URIs: e.URIs, Patch: e.Patch}
+	}
 	o.SetCreated(s.Created)
 	return o, nil
 }

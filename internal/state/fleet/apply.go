@@ -28,6 +28,8 @@ type Object struct {
 	// Patch is the merge patch of edits, which Original has in it. What of it a
 	// manifest that is applied later does not state stays.
 	Patch map[string]any
+	// Earlier is the manifest that Undo goes back to; nil without one.
+	Earlier *Earlier
 }
 
 // ID names an object among all kinds.
@@ -343,9 +345,13 @@ func (o Object) edited(before Object) (Object, error) {
 func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	id := obj.ID()
 	before, known := f.object(id)
+	applied := obj.Patch == nil && obj.Earlier == nil && !f.cfg.Cluster // neither Edit nor Undo
 	obj, err := obj.edited(before)
 	if err != nil {
 		return Change{ID: id}, err
+	}
+	if applied {
+		obj.Earlier = obj.earlier(before)
 	}
 	change := compare(&obj, before, known, f.cfg.Now())
 	if change.Action == actionUnchanged && !o.Reselect {
