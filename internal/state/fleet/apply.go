@@ -345,13 +345,9 @@ func (o Object) edited(before Object) (Object, error) {
 func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	id := obj.ID()
 	before, known := f.object(id)
-	applied := obj.Patch == nil && obj.Earlier == nil && !f.cfg.Cluster // neither Edit nor Undo
-	obj, err := obj.edited(before)
+	obj, err := obj.after(before, f.cfg.Cluster)
 	if err != nil {
 		return Change{ID: id}, err
-	}
-	if applied {
-		obj.Earlier = obj.earlier(before)
 	}
 	change := compare(&obj, before, known, f.cfg.Now())
 	if change.Action == actionUnchanged && !o.Reselect {

@@ -17,6 +17,18 @@ type Earlier struct {
 	Patch    map[string]any
 }
 
+// after is the object with what it has of the one before: what stays of edits and,
+// unless it is what Edit or Undo makes, the manifest to go back to. In a cluster, which
+// has the manifests, none is kept.
+func (o Object) after(before Object, cluster bool) (Object, error) {
+	applied := o.Patch == nil && o.Earlier == nil && !cluster
+	o, err := o.edited(before)
+	if err == nil && applied {
+		o.Earlier = o.earlier(before)
+	}
+	return o, err
+}
+
 // earlier is the manifest to go back to of a service that is applied anew: the one
 // before, if the new one asks for another revision. Edits are no manifests, and
 // neither they nor a change of the counts have the earlier one forgotten.
