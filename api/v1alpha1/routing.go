@@ -68,7 +68,7 @@ type PoolSpec struct {
 	KVEvents    *PoolKVEvents    `json:"kvEvents,omitempty"`
 	HealthCheck *PoolHealthCheck `json:"healthCheck,omitempty"`
 	Picker      *PoolPicker      `json:"picker,omitempty"`
-	Queue       *PoolQueue       `json:"queue,omitempty"`
+	Queue       *Queue           `json:"queue,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint; 0 is no limit.
 	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
 	// AnswerTimeout is how long an endpoint may take to begin an answer; absent
@@ -162,8 +162,9 @@ type PoolScorer struct {
 	Scale float64 `json:"scale,omitempty"`
 }
 
-// PoolQueue bounds the requests that wait for an endpoint.
-type PoolQueue struct {
+// Queue bounds the requests that wait for a replica or endpoint. Absent fields are
+// the gateway's.
+type Queue struct {
 	MaxRequests *int               `json:"maxRequests,omitempty"`
 	MaxBytes    *resource.Quantity `json:"maxBytes,omitempty"`
 	MaxWait     *metav1.Duration   `json:"maxWait,omitempty"`

@@ -182,6 +182,9 @@ type Scaling struct {
 	// that the client gets 504, or DEADLINE_EXCEEDED. The value of the component
 	// that takes requests counts; default: the gateway's.
 	AnswerTimeout *metav1.Duration `json:"answerTimeout,omitempty"`
+	// Queue bounds the requests that wait for a replica. That of the component
+	// that takes requests counts; default: the gateway's.
+	Queue *Queue `json:"queue,omitempty"`
 	// Standby is what becomes of the last replica of an idle component on one
 	// machine: never (default) stops it; auto, or level1, level2, … puts it to
 	// sleep, if its engine can sleep.

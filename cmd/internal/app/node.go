@@ -75,7 +75,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	demands := &demands{}
-	if n.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: demands, PoolRoles: true, Lost: func(id string) { n.platform.Suspect(id) }, Log: cfg.log}); err != nil {
+	if n.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: demands, PoolRoles: true, Queue: cfg.access.Queue, Lost: func(id string) { n.platform.Suspect(id) }, Log: cfg.log}); err != nil {
 		return nil, err
 	}
 	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,

@@ -13,6 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
 	"roundhouse.dev/roundhouse/cmd/internal/picking"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -52,7 +53,7 @@ func (o *Gateway) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, access.Close()) }()
 	access.Warn(log, listeners.Inference, listeners.GRPC)
-	p, err := newPools(log)
+	p, err := newPools(access.Queue, log)
 	if err != nil {
 		return err
 	}
@@ -96,9 +97,9 @@ type pools struct {
 }
 
 // newPools puts the parts together. The caller closes the traffic.
-func newPools(log *slog.Logger) (p pools, err error) {
+func newPools(queue service.QueueBounds, log *slog.Logger) (p pools, err error) {
 	p.metrics = prometheus.NewRegistry()
-	if p.traffic, err = front.NewTraffic(front.TrafficConfig{Log: log}); err != nil {
+	if p.traffic, err = front.NewTraffic(front.TrafficConfig{Queue: queue, Log: log}); err != nil {
 		return p, err
 	}
 	p.routes = fleet.NewRoutes(p.traffic, time.Now)
@@ -126,7 +127,7 @@ func (o *EndpointPicker) Run(ctx context.Context, out, logs io.Writer) error {
 	if err = errors.Join(err, manifestfile.Exist(o.Files)); err != nil {
 		return err
 	}
-	pools, err := newPools(log)
+	pools, err := newPools(service.QueueBounds{}, log)
 	if err != nil {
 		return err
 	}

@@ -21,11 +21,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/tracing"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/journal"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
@@ -40,6 +43,7 @@ type Options struct {
 	sessionHeader   string
 	tracingServer   string
 	answerTimeout   time.Duration
+	queue           service.QueueBounds
 	waitingComments time.Duration
 }
 
@@ -52,6 +56,8 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.accessLog, "access-log", "", "file for one line of JSON per request; - for standard error")
 	f.StringVar(&o.sessionHeader, "session-header", "", "header whose value keeps a client's requests on one replica")
 	f.DurationVar(&o.answerTimeout, "answer-timeout", gateway.DefaultConfig().AnswerTimeout, "time until a replica must begin its answer, else the client gets 504; 0 is the default")
+	f.IntVar(&o.queue.MaxRequests, "queue-max-requests", admission.DefaultConfig().MaxQueue, "requests of one service that may wait for a replica, else 429; 0 is the default; a manifest may say otherwise")
+	f.DurationVar(&o.queue.MaxWait, "queue-max-wait", dispatch.DefaultConfig().MaxWait, "how long a request may wait for a replica, else 429 or 503; 0 is the default; a manifest may say otherwise")
 	f.DurationVar(&o.waitingComments, "waiting-comments", 0, "tell clients of event streams by comments what their requests wait for, after this time and as often; 0 tells only those that ask by the header "+gateway.HeaderWaiting+": "+gateway.WaitingComments)
 	f.StringVar(&o.tracingServer, "tracing-server", "", "OTLP collector for traces of this process and of replicas it starts: host:port (gRPC) or http://host:port; default: OTEL_EXPORTER_OTLP_ENDPOINT")
 }
@@ -70,7 +76,9 @@ type Access struct {
 	// Keys is nil where there is no file of keys.
 	Keys *keys.Ring
 	// Requests keep the last requests; nil keeps none.
-	Requests  *journal.Requests
+	Requests *journal.Requests
+	// Queue is for TrafficConfig.
+	Queue     service.QueueBounds
 	tls       *tls.Config
 	cors      []string
 	hosts     []string
@@ -92,7 +100,7 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 			return nil, err
 		}
 	}
-	fr = &Access{cors: o.corsOrigins, hosts: o.allowedHosts, session: o.sessionHeader, answer: o.answerTimeout, comments: o.waitingComments}
+	fr = &Access{cors: o.corsOrigins, hosts: o.allowedHosts, session: o.sessionHeader, answer: o.answerTimeout, comments: o.waitingComments, Queue: o.queue}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, fr.Close())
@@ -103,6 +111,12 @@ func (o *Options) Open(ctx context.Context, standard datadir.KeyFile, version st
 	}
 	if o.answerTimeout < 0 {
 		return fr, command.Usagef("--answer-timeout must not be negative, is %s", o.answerTimeout)
+	}
+	if o.queue.MaxRequests < 0 {
+		return fr, command.Usagef("--queue-max-requests must not be negative, is %d", o.queue.MaxRequests)
+	}
+	if o.queue.MaxWait < 0 {
+		return fr, command.Usagef("--queue-max-wait must not be negative, is %s", o.queue.MaxWait)
 	}
 	if o.waitingComments < 0 {
 		return fr, command.Usagef("--waiting-comments must not be negative, is %s", o.waitingComments)

@@ -85,6 +85,9 @@ type TrafficConfig struct {
 	// Lost is called with the id of each replica that could not be reached; nil:
 	// nothing is.
 	Lost func(id string)
+	// Queue bounds what waits in each pool that has no bounds of its own; what is 0
+	// is the dispatcher's default.
+	Queue service.QueueBounds
 	// Sent is told which blocks of a prompt an endpoint began to answer; nil: nothing
 	// is. It must neither block nor keep blocks.
 	Sent func(endpoint string, blocks []uint64)
@@ -99,6 +102,8 @@ func NewTraffic(cfg TrafficConfig) (*Traffic, error) {
 	}
 	of := dispatch.DefaultConfig()
 	of.Domain, of.Lost, of.Sent = cfg.Domain, cfg.Lost, cfg.Sent
+	of.MaxQueue, of.MaxWait = cmp.Or(cfg.Queue.MaxRequests, of.MaxQueue), cmp.Or(cfg.Queue.MaxWait, of.MaxWait)
+	of.MaxQueueBytes = cmp.Or(cfg.Queue.MaxBytes, of.MaxQueueBytes)
 	var t *Traffic // set before the first request
 	of.Asked = func(r routing.Ref) { t.scraping.wake(r) }
 	tokenizer := kvevents.NewTokenizer()
@@ -226,6 +231,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	}
 	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
+		Bounds:   routing.Bounds{MaxQueue: v.Limits.Queue.MaxRequests, MaxQueueBytes: v.Limits.Queue.MaxBytes, MaxWait: v.Limits.Queue.MaxWait},
 		Adapters: adapters(v), Replicas: v.Replicas, Starting: v.Starting, Startup: v.Startup,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
 	if v.Service.SharesPrefixes() {

@@ -127,7 +127,7 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		return err
 	}
 	if g.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: asking{g.waker, g.reporter}, Domain: g.o.domain(), PublicOnly: !g.o.Internal,
-		External: g.external, Sent: g.reporter.Sent, Log: g.log}); err != nil {
+		External: g.external, Sent: g.reporter.Sent, Queue: g.access.Queue, Log: g.log}); err != nil {
 		return err
 	}
 	g.scaled.revision = g.view.Revision

@@ -98,6 +98,9 @@ type Scaling struct {
 	// AnswerTimeout is how long a replica may take to begin an answer; nil or 0
 	// leaves it to the gateway.
 	AnswerTimeout *time.Duration `json:"answerTimeout,omitempty"`
+	// Queue bounds the requests that wait for a replica; nil leaves it to the
+	// gateway.
+	Queue *QueueBounds `json:"queue,omitempty"`
 	// Standby is what becomes of the last replica when the component is idle,
 	// StandbyFor how long it sleeps before it stops.
 	Standby    StandbyPolicy  `json:"standby,omitempty"`
@@ -110,6 +113,14 @@ type Scaling struct {
 	// PresetKnative.
 	Preset  Preset   `json:"preset,omitempty"`
 	Knative *Knative `json:"knative,omitempty"`
+}
+
+// QueueBounds bound the requests that wait for a replica, and for how long each
+// does; what is 0 is left to the gateway.
+type QueueBounds struct {
+	MaxRequests int           `json:"maxRequests,omitempty"`
+	MaxBytes    int64         `json:"maxBytes,omitempty"`
+	MaxWait     time.Duration `json:"maxWait,omitempty"`
 }
 
 // Prewarm is whether a replica is started ahead of requests.
@@ -199,6 +210,9 @@ func (s Scaling) Over(base Scaling) Scaling {
 	if s.AnswerTimeout != nil {
 		out.AnswerTimeout = s.AnswerTimeout
 	}
+	if s.Queue != nil {
+		out.Queue = s.Queue
+	}
 	if s.Standby != "" {
 		out.Standby = s.Standby
 	}
@@ -235,6 +249,7 @@ type Limits struct {
 	Standby       StandbyPolicy    `json:",omitempty"`
 	StandbyFor    time.Duration    `json:",omitempty"`
 	AnswerTimeout time.Duration    `json:",omitempty"` // 0: the gateway's
+	Queue         QueueBounds      `json:",omitzero"`
 	Schedule      []ScheduleWindow `json:",omitempty"`
 	Prewarm       bool             `json:",omitempty"`
 	Knative       *Knative         `json:",omitempty"` // nil: Roundhouse's own autoscaler decides
@@ -305,6 +320,9 @@ func (s Scaling) Settled() Limits {
 	}
 	if s.AnswerTimeout != nil {
 		l.AnswerTimeout = max(0, *s.AnswerTimeout)
+	}
+	if s.Queue != nil {
+		l.Queue = *s.Queue
 	}
 	if s.Standby != "" && s.Standby != StandbyNever {
 		l.Standby, l.StandbyFor = s.Standby, DefaultStandbyFor

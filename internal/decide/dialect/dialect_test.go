@@ -174,6 +174,56 @@ spec:
 	}
 }
 
+// TestQueue: the bounds of a service's queue are a field of ours, and an annotation of
+// services of others.
+func TestQueue(t *testing.T) {
+	for name, c := range map[string]struct{ manifest, problem string }{
+		"ours": {manifest: `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: a}
+spec:
+  model: {uri: "s3://b/m", format: {name: xgboost}}
+  scaling: {queue: {maxRequests: 50, maxBytes: 1Mi, maxWait: 9s}}
+`},
+		"KServe": {manifest: `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a, annotations: {roundhouse.dev/queue: "{maxRequests: 50, maxBytes: 1Mi, maxWait: 9s}"}}
+spec:
+  predictor:
+    model: {modelFormat: {name: xgboost}, storageUri: "s3://b/m"}
+`},
+		"none": {manifest: `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: a}
+spec:
+  model: {uri: "s3://b/m", format: {name: xgboost}}
+  scaling: {queue: {maxRequests: 0}}
+`, problem: "a.yaml:6: spec.scaling.queue.maxRequests: 0 is not more than 0"},
+		"no YAML": {manifest: `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a, annotations: {roundhouse.dev/queue: "50"}}
+spec:
+  predictor:
+    model: {modelFormat: {name: xgboost}, storageUri: "s3://b/m"}
+`, problem: "a.yaml:3: metadata.annotations[roundhouse.dev/queue]: is not {maxRequests: 100, maxBytes: 64Mi, maxWait: 30s} or a part of it"},
+	} {
+		res := Read("a.yaml", []byte(c.manifest))
+		if c.problem != "" {
+			if len(res.Problems) != 1 || !strings.HasPrefix(res.Problems[0].String(), c.problem) {
+				t.Errorf("%s: %v, want %s", name, res.Problems, c.problem)
+			}
+			continue
+		}
+		if len(res.Problems) > 0 || len(res.Objects) != 1 {
+			t.Fatalf("%s: %v", name, res.Problems)
+		}
+		got := res.Objects[0].Service.Components.Engine.Scaling.Over(service.Scaling{}).Settled().Queue
+		if want := (service.QueueBounds{MaxRequests: 50, MaxBytes: 1 << 20, MaxWait: 9 * time.Second}); got != want {
+			t.Errorf("%s: it is %+v", name, got)
+		}
+	}
+}
+
 // With the preset every annotation of Knative's counts; without it a service that
 // carries them keeps its own autoscaler, whatever their class.
 func TestKnativePreset(t *testing.T) {

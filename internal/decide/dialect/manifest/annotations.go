@@ -36,6 +36,7 @@ var Annotations = func() []Annotation {
 		{Name: strings.TrimPrefix(service.AnnotationModelStore, ours), Kinds: services},
 		{Name: strings.TrimPrefix(scheduleAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.schedule"},
 		{Name: strings.TrimPrefix(prewarmAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.prewarm"},
+		{Name: strings.TrimPrefix(queueAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.queue"},
 		{Name: strings.TrimPrefix(presetAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.preset"},
 		{Name: "autoscalerClass", Kinds: []Kind{KindService, KindRuntime}, Component: true},
 		{Name: "take-over"},

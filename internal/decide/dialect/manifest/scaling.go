@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/cron"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
@@ -154,6 +155,26 @@ func CheckDuration(r *Report, path string, d *metav1.Duration) {
 	}
 }
 
+// ReadQueue reads the bounds of a queue at path; nil states none.
+func ReadQueue(r *Report, path string, q *api.Queue) *service.QueueBounds {
+	if q == nil {
+		return nil
+	}
+	var out service.QueueBounds
+	if CheckPositive(r, path+".maxRequests", q.MaxRequests); q.MaxRequests != nil {
+		out.MaxRequests = *q.MaxRequests
+	}
+	if q.MaxBytes != nil {
+		if out.MaxBytes = q.MaxBytes.Value(); out.MaxBytes <= 0 {
+			r.Errorf(path+".maxBytes", "%s is not more than 0", q.MaxBytes)
+		}
+	}
+	if CheckDuration(r, path+".maxWait", q.MaxWait); q.MaxWait != nil {
+		out.MaxWait = q.MaxWait.Duration
+	}
+	return &out
+}
+
 // ReadOperator reads a version operator.
 func ReadOperator(r *Report, path, s string) service.Operator {
 	ops := []service.Operator{service.OperatorEqual, service.OperatorGreaterThan, service.OperatorGreaterThanOrEqual}
@@ -166,9 +187,10 @@ func ReadOperator(r *Report, path, s string) service.Operator {
 // requestMetrics are those that annotations may name.
 var requestMetrics = []service.ScaleMetric{service.MetricConcurrency, service.MetricRPS, service.MetricCPU, service.MetricMemory}
 
-// scheduleAnnotation has the windows of a schedule as YAML, and prewarmAnnotation
-// auto or off, as a ModelService's scaling has them.
+// scheduleAnnotation has the windows of a schedule as YAML, queueAnnotation the bounds
+// of a queue, and prewarmAnnotation auto or off, as a ModelService's scaling has them.
 const (
+	queueAnnotation    = "roundhouse.dev/queue"
 	scheduleAnnotation = "roundhouse.dev/schedule"
 	prewarmAnnotation  = "roundhouse.dev/prewarm"
 )
@@ -216,7 +238,7 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 		}
 	}
 	checkAutoscalerClass(r, find(prefix+"autoscalerClass"))
-	readOwn(r, &s, c.Scaling, find(scheduleAnnotation), find(prewarmAnnotation))
+	readOwn(r, &s, c.Scaling, find(scheduleAnnotation), find(prewarmAnnotation), find(queueAnnotation))
 	utilization := readUtilization(r, find(knative+"target-utilization-percentage", knative+"targetUtilizationPercentage"))
 	if m := cmp.Or(c.Scaling.ScaleMetric, s.ScaleMetric, service.MetricConcurrency); !preset && (m == service.MetricConcurrency || m == service.MetricRPS) {
 		s.ScaleTarget = soft(s.ScaleTarget, utilization)
@@ -236,7 +258,7 @@ func ReadAnnotations(r *Report, path, prefix string, c *service.Component, annot
 
 // readOwn reads the annotations that other dialects have for fields of ours; stated
 // is what the spec states.
-func readOwn(r *Report, s *service.Scaling, stated service.Scaling, schedule, prewarm *annotation) {
+func readOwn(r *Report, s *service.Scaling, stated service.Scaling, schedule, prewarm, queue *annotation) {
 	if schedule != nil {
 		if err := yaml.UnmarshalStrict([]byte(schedule.value), &s.Schedule); err != nil {
 			_, why, _ := strings.Cut(err.Error(), "json: ")
@@ -250,6 +272,14 @@ func readOwn(r *Report, s *service.Scaling, stated service.Scaling, schedule, pr
 	if prewarm != nil {
 		s.Prewarm = service.Prewarm(prewarm.value)
 		checkPrewarm(r, prewarm.path, stated.Over(*s))
+	}
+	if queue != nil {
+		var q api.Queue
+		if err := yaml.UnmarshalStrict([]byte(queue.value), &q); err != nil {
+			r.Errorf(queue.path, "is not {maxRequests: 100, maxBytes: 64Mi, maxWait: 30s} or a part of it: %s", Clip(err.Error()))
+			return
+		}
+		s.Queue = ReadQueue(r, queue.path, &q)
 	}
 }
 

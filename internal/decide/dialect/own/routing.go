@@ -232,22 +232,8 @@ func readPoolBounds(r *manifest.Reader, in *api.PoolSpec) (out routing.Bounds) {
 	if manifest.CheckDuration(r.Report, "spec.answerTimeout", in.AnswerTimeout); in.AnswerTimeout != nil {
 		out.AnswerTimeout = in.AnswerTimeout.Duration
 	}
-	q := in.Queue
-	if q == nil {
-		return out
-	}
-	manifest.CheckPositive(r.Report, "spec.queue.maxRequests", q.MaxRequests)
-	if q.MaxRequests != nil {
-		out.MaxQueue = *q.MaxRequests
-	}
-	if q.MaxBytes != nil {
-		if out.MaxQueueBytes = q.MaxBytes.Value(); out.MaxQueueBytes <= 0 {
-			r.Errorf("spec.queue.maxBytes", "%s is not more than 0", q.MaxBytes)
-		}
-	}
-	manifest.CheckDuration(r.Report, "spec.queue.maxWait", q.MaxWait)
-	if q.MaxWait != nil {
-		out.MaxWait = q.MaxWait.Duration
+	if q := manifest.ReadQueue(r.Report, "spec.queue", in.Queue); q != nil {
+		out.MaxQueue, out.MaxQueueBytes, out.MaxWait = q.MaxRequests, q.MaxBytes, q.MaxWait
 	}
 	return out
 }

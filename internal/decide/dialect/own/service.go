@@ -194,7 +194,7 @@ func readScaling(r *manifest.Reader, path string, s *api.Scaling) service.Scalin
 		Metrics:          readScaleMetrics(s.Metrics),
 		MaxConcurrency:   s.MaxConcurrency,
 		ScaleToZeroAfter: span(s.ScaleToZeroAfter), StartupTimeout: span(s.StartupTimeout),
-		AnswerTimeout: span(s.AnswerTimeout), Prewarm: service.Prewarm(s.Prewarm),
+		AnswerTimeout: span(s.AnswerTimeout), Queue: manifest.ReadQueue(r.Report, path+".queue", s.Queue), Prewarm: service.Prewarm(s.Prewarm),
 		Preset: service.Preset(s.Preset), Knative: readKnative(s.Knative),
 		Standby: service.StandbyPolicy(s.Standby), StandbyFor: span(s.StandbyFor),
 	}

@@ -419,10 +419,10 @@ func routingRules() map[string][]rule {
 		"PoolHealthCheck.interval":         {form(span, maxWord), cel("duration(self) >= duration('100ms')", "must be at least 100ms")},
 		"PoolHealthCheck.timeout":          {form(span, maxWord), cel("duration(self) >= duration('100ms')", "must be at least 100ms")},
 		"PoolHealthCheck.failureThreshold": {between(1, 100)},
-		"PoolQueue.maxRequests":            {atLeast(1)},
-		"PoolQueue.maxBytes": {form(quantity, maxWord),
+		"Queue.maxRequests":                {atLeast(1)},
+		"Queue.maxBytes": {form(quantity, maxWord),
 			cel("type(self) == int ? self > 0 : quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")},
-		"PoolQueue.maxWait": duration,
+		"Queue.maxWait": duration,
 	}
 }
 
