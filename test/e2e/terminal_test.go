@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -195,5 +196,48 @@ func TestWaitOnTerminal(t *testing.T) {
 	}
 	if r := n.run("infer", "slow", "-d", `{"prompt":"Hello","max_tokens":4}`); r.code != 0 || r.err != "" {
 		t.Errorf("through a pipe: %s", r)
+	}
+}
+
+// TestConversation: Ctrl-C ends an answer and not the conversation, commands change
+// it, several lines are one message, an error ends nothing, and /bye ends it.
+func TestConversation(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", onPlain(1, "")))
+	cmd := exec.Command(binary, "chat", "chat")
+	cmd.Env = append(n.environ(), "NO_COLOR=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is a signal
+	screen := onTerminal(t, cmd)
+	shows := func(what, text string, times int) {
+		t.Helper()
+		eventually(t, what, func() (bool, string) { return strings.Count(screen.String(), text) == times, screen.String() })
+	}
+	shows("it begins", "/help shows", 1)
+	screen.say(t, "/set max_tokens 500\r")
+	shows("the parameter is set", "max_tokens is 500.", 1)
+	screen.say(t, "/system Be brief.\r")
+	shows("the system message is set", "The system message is set.", 1)
+	screen.say(t, "How long is this?\r")
+	shows("an answer comes", "simulator", 1)
+	screen.say(t, "\x03")
+	shows("the answer is stopped", "(stopped)", 1)
+	screen.say(t, "not sent\x03")
+	shows("the line is dropped", "/bye or Ctrl-D ends", 1)
+	screen.say(t, "/set max_tokens 2\r")
+	shows("the parameter is set", "max_tokens is 2.", 1)
+	screen.say(t, "\"\"\"one\rtwo\"\"\"\r")
+	shows("several lines are answered", "simulator", 1) // two tokens are less than that word
+	eventually(t, "as one request", func() (bool, string) {
+		out := n.do("requests", "-o", "json")
+		return strings.Count(out, "\n") == 2, out
+	})
+	screen.say(t, "/set max_tokens none\r")
+	shows("nothing is checked here", `max_tokens is "none".`, 1)
+	screen.say(t, "Hello\r")
+	shows("the server's refusal is printed", "error: ", 1)
+	screen.say(t, "/bye\r")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after /bye: %v\n%s", err, screen)
 	}
 }

@@ -8,10 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -19,11 +16,8 @@ import (
 // Run executes a command line and returns the exit code: 0 done, 1 failed, 2
 // wrong usage, 130 interrupted.
 func Run(root *cobra.Command, args []string, out, logs io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signals()
 	defer stop()
-	// The first signal asks to stop; the next one finds the default again, or
-	// whatever the command set up meanwhile.
-	context.AfterFunc(ctx, stop)
 	logGRPC()
 	root.SetFlagErrorFunc(flagError)
 	root.SetArgs(args)

@@ -8,12 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 
-	"golang.org/x/term"
-
-	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/progress"
 	serving "roundhouse.dev/roundhouse/internal/edge/gateway"
 )
@@ -37,63 +33,32 @@ type Conversation struct {
 	// Gateway finds where to send a message.
 	Gateway func(context.Context) (Gateway, error)
 
-	messages []message
+	messages   []message
+	parameters map[string]json.RawMessage // of each request, besides
 }
 
-// Converse reads messages from a terminal, one a line, until the input ends. A line
-// can be edited and recalled.
-func (c *Conversation) Converse(ctx context.Context, in *os.File) error {
-	lines := term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{command.Interruptible(ctx, in), c.Out}, "> ")
-	for {
-		text, err := typedLine(lines, in)
-		if err != nil {
-			_, _ = fmt.Fprintln(c.Out)
-			if errors.Is(err, io.EOF) { // Ctrl-D, or Ctrl-C
-				return nil
-			}
-			return err
-		}
-		if text = strings.TrimSpace(text); text != "" {
-			if err := c.Say(ctx, text); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// typedLine reads a line with the terminal in raw mode, and leaves it as it was:
-// Ctrl-C is a signal again while an answer comes.
-func typedLine(lines *term.Terminal, in *os.File) (text string, err error) {
-	before, err := term.MakeRaw(int(in.Fd()))
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, term.Restore(int(in.Fd()), before)) }()
-	if width, height, sizeErr := term.GetSize(int(in.Fd())); sizeErr == nil && width > 0 {
-		_ = lines.SetSize(width, height) // it writes nothing yet
-	}
-	text, err = lines.ReadLine()
-	if errors.Is(err, term.ErrPasteIndicator) {
-		err = nil // a pasted line is a line
-	}
-	return text, err
-}
-
-// Say sends a message and prints the answer as it comes.
-func (c *Conversation) Say(ctx context.Context, text string) error {
-	if text == "" {
+// Say sends a message and prints the answer as it comes. Of a message without an answer
+// the conversation keeps nothing.
+func (c *Conversation) Say(ctx context.Context, text string) (err error) {
+	if text = strings.TrimSpace(text); text == "" {
 		return errors.New("the message is empty: give one as an argument or on standard input")
 	}
 	if c.System != "" && len(c.messages) == 0 {
 		c.messages = append(c.messages, message{"system", c.System})
 	}
+	before := len(c.messages)
 	c.messages = append(c.messages, message{"user", text})
+	defer func() {
+		if err != nil && len(c.messages) == before+1 {
+			c.messages = c.messages[:before]
+		}
+	}()
 	body := map[string]any{"model": c.Model, "messages": c.messages, "stream": true}
 	if c.MaxTokens > 0 {
 		body["max_tokens"] = c.MaxTokens
+	}
+	for name, value := range c.parameters {
+		body[name] = value
 	}
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -112,7 +77,9 @@ func (c *Conversation) Say(ctx context.Context, text string) error {
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := c.stream(resp.Body)
 	_, _ = fmt.Fprintln(c.Out)
-	c.messages = append(c.messages, message{"assistant", answer})
+	if answer != "" || err == nil {
+		c.messages = append(c.messages, message{"assistant", answer})
+	}
 	return err
 }
 
