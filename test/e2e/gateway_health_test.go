@@ -144,7 +144,7 @@ spec: {targets: [{pool: mute, weight: 0}, {service: missing, weight: 1}]}
 		t.Errorf("a route to it alone:\n%s", r)
 	}
 	contains(t, n.do("describe", "inferencemodels"), "No inferencemodels found")
-	contains(t, n.do("describe", "pool", "gone"), "Endpoints:", address, "Failed: ", "connection refused", "0 requests")
+	contains(t, n.do("describe", "pool", "gone"), "Endpoints:", address, "Failed: ", "connection refused", "FIRST-BYTE")
 	n.do("delete", "pool", "mute")
 	n.do("delete", "route", "half")
 	r = n.runWith(shortAsk, "explain", "request", "-")

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"roundhouse.dev/roundhouse/catalog"
+	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
@@ -19,7 +21,10 @@ import (
 )
 
 // fetcher fetches models for the platform.
-type fetcher struct{ *artifact.Store }
+type fetcher struct {
+	*artifact.Store
+	downloads front.Downloads
+}
 
 func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
 	// A revision's model was settled when it was made: what is here is not
@@ -27,11 +32,16 @@ func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, tota
 	if path, ok := f.Lookup(artifact.Request{URI: uri}); ok {
 		return path, nil
 	}
-	return f.Store.Fetch(ctx, artifact.Request{URI: uri}, func(p artifact.Progress) {
+	began := time.Now()
+	var last atomic.Int64
+	path, err := f.Store.Fetch(ctx, artifact.Request{URI: uri}, func(p artifact.Progress) {
+		last.Store(p.Done)
 		if progress != nil {
 			progress(p.Done, p.Total)
 		}
 	})
+	f.downloads.Count(last.Load(), time.Since(began), err)
+	return path, err
 }
 
 // Inspector reads the attributes of models for a fleet.

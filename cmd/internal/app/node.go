@@ -37,18 +37,19 @@ import (
 
 // node is an `up`, put together.
 type node struct {
-	cfg      nodeConfig
-	log      *slog.Logger
-	platform *process.Platform
-	fleet    *fleet.Fleet
-	traffic  *front.Traffic
-	server   *front.Server
-	inner    *gateway.Gateway // for routers: it forwards to the other roles of their services
-	admin    *admin.Server
-	store    *artifact.Store
-	queries  *promquery.Reader
-	scaler   *front.Scaler // nil for none
-	measures *front.ServiceMetrics
+	cfg       nodeConfig
+	log       *slog.Logger
+	platform  *process.Platform
+	fleet     *fleet.Fleet
+	traffic   *front.Traffic
+	server    *front.Server
+	inner     *gateway.Gateway // for routers: it forwards to the other roles of their services
+	admin     *admin.Server
+	store     *artifact.Store
+	queries   *promquery.Reader
+	scaler    *front.Scaler // nil for none
+	measures  *front.ServiceMetrics
+	downloads front.Downloads
 }
 
 type nodeConfig struct {
@@ -65,7 +66,7 @@ type nodeConfig struct {
 }
 
 func newNode(cfg nodeConfig) (*node, error) {
-	n := &node{cfg: cfg, log: cfg.log}
+	n := &node{cfg: cfg, log: cfg.log, downloads: front.NewDownloads()}
 	runtimes, err := Catalog()
 	if err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if n.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: demands, PoolRoles: true, Queue: cfg.access.Queue, Lost: func(id string) { n.platform.Suspect(id) }, Log: cfg.log}); err != nil {
 		return nil, err
 	}
-	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store}, Fingerprint: n.fingerprint,
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store, n.downloads}, Fingerprint: n.fingerprint,
 		Drain: n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func (n *node) servers() error {
 	metrics := prometheus.NewRegistry()
 	n.cfg.hub.start(metrics, n.log)
 	err := front.Measured(metrics)
-	for _, c := range append(front.DiskMetrics(n.cfg.dir.Path()), front.BuildInfo(n.cfg.version), n.measures, front.NewReplicaCounts(n.fleet, 0), front.NewReplicaSeconds(n.fleet, 0)) {
+	for _, c := range append(n.downloads.Collectors(), append(front.DiskMetrics(n.cfg.dir.Path()), front.BuildInfo(n.cfg.version), n.measures, front.NewReplicaCounts(n.fleet, 0), front.NewReplicaSeconds(n.fleet, 0))...) {
 		err = errors.Join(err, metrics.Register(c))
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package front
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -158,4 +159,40 @@ func (m *ServiceMetrics) Collect(to chan<- prometheus.Metric) {
 	m.restarts.Collect(to)
 	m.failures.Collect(to)
 	m.starts.Collect(to)
+}
+
+// Downloads count the models that were fetched.
+type Downloads struct {
+	ended          *prometheus.CounterVec
+	bytes, seconds prometheus.Counter
+}
+
+// NewDownloads makes the metrics of downloads.
+func NewDownloads() Downloads {
+	return Downloads{
+		ended:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roundhouse_downloads_total", Help: "Downloads of models that ended, by result: done, failed, or cancelled because nobody needs the model any more."}, []string{"result"}),
+		bytes:   prometheus.NewCounter(prometheus.CounterOpts{Name: "roundhouse_downloaded_bytes_total", Help: "Bytes of models that were downloaded."}),
+		seconds: prometheus.NewCounter(prometheus.CounterOpts{Name: "roundhouse_download_seconds_total", Help: "Time that downloads of models took, summed."}),
+	}
+}
+
+// Collectors are the metrics.
+func (d Downloads) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{d.ended, d.bytes, d.seconds}
+}
+
+// Count notes a fetch that has ended. What was here already is no download.
+func (d Downloads) Count(bytes int64, took time.Duration, err error) {
+	result := "done"
+	switch {
+	case errors.Is(err, context.Canceled):
+		result = "cancelled"
+	case err != nil:
+		result = "failed"
+	case bytes == 0:
+		return
+	}
+	d.ended.WithLabelValues(result).Inc()
+	d.bytes.Add(float64(bytes))
+	d.seconds.Add(took.Seconds())
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -90,13 +91,22 @@ func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 	_ = tw.Flush()
 	if len(o.Endpoints) > 0 {
 		_, _ = fmt.Fprintln(w, "\nEndpoints:")
+		_, _ = fmt.Fprintln(tw, "  ADDRESS\tSTATE\tREQUESTS\tWAITING\tKV\tANSWERED\tFAILED\tFIRST-BYTE")
 	}
 	for _, e := range o.Endpoints {
 		state := endpointState(e)
 		if o.Status.Ready().Reason == routing.ReasonChecking && state == endpointReady {
 			state = "not checked yet" // it gets requests all the same
 		}
-		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\n", cmp.Or(e.Address, e.GRPC, e.ID), state, command.Count(e.InFlight, "request"))
+		waiting, kv := "-", "-"
+		if l := e.Load; l != nil {
+			waiting = strconv.Itoa(l.Waiting)
+			if l.Blocks > 0 || l.KV > 0 {
+				kv = fmt.Sprintf("%.0f %%", l.KV*100)
+			}
+		}
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(e.Address, e.GRPC, e.ID), state, e.InFlight, waiting, kv,
+			e.Record.Results["answered"], e.Record.Failures(), millis(e.Record.Latency().Seconds()*1000))
 	}
 	_ = tw.Flush()
 	_, _ = fmt.Fprintln(w, "\nConditions:")

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
@@ -24,6 +25,7 @@ type endpoint struct {
 	draining atomic.Bool
 	breaker  circuit
 	silence  silence
+	record   record
 	// events: its engine tells what its prefix cache holds.
 	events atomic.Bool
 	// pools are those that list it. The slice is replaced, not changed.
@@ -32,6 +34,36 @@ type endpoint struct {
 
 	mu   sync.Mutex
 	idle chan struct{} // closed when inFlight falls to 0; nil when nobody waits
+}
+
+// record is what became of the requests that were sent to an endpoint.
+type record struct {
+	results [breaker.Silent + 1]atomic.Uint64
+	// firstBytes and seconds are how many answers have begun, and the sum of how long
+	// that took, in nanoseconds.
+	firstBytes, seconds atomic.Uint64
+}
+
+// answered notes that an answer began so long after it was asked for.
+func (r *record) answered(after time.Duration) {
+	r.results[breaker.Answered].Add(1)
+	r.firstBytes.Add(1)
+	r.seconds.Add(uint64(max(0, after)))
+}
+
+// now is the record at this moment.
+func (r *record) now() (out Record) {
+	for i := range r.results {
+		if n := r.results[i].Load(); n > 0 {
+			if out.Results == nil {
+				out.Results = map[string]uint64{}
+			}
+			out.Results[breaker.Result(i).String()] = n
+		}
+	}
+	out.FirstBytes = r.firstBytes.Load()
+	out.Seconds = time.Duration(r.seconds.Load()).Seconds()
+	return out
 }
 
 // loadReport is what an endpoint has said of itself.

@@ -188,7 +188,7 @@ func (e *endpoints) list(out []Endpoint, seen map[string]bool) []Endpoint {
 			s.refresh(x)
 			ep := &s.input.Endpoints[n]
 			one := Endpoint{ID: x.endpoint.id, Role: x.config.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.config.Protocol,
-				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.endpoint.breaker.ejected(), Message: x.message, Load: ep.Load}
+				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.endpoint.breaker.ejected(), Message: x.message, Load: ep.Load, Record: x.endpoint.record.now()}
 			if !x.config.Shared {
 				one.Service = x.config.Key
 			}

@@ -130,6 +130,9 @@ type silence struct {
 // observe tells the breaker of x's endpoint what became of a request there.
 func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duration) {
 	c, e := &x.endpoint.breaker, x.endpoint
+	if r != breaker.Answered { // which FirstByte counts
+		e.record.results[r].Add(1)
+	}
 	if lost := s.d.cfg.Lost; lost != nil && (r == breaker.Lost || r == breaker.Silent) {
 		s.d.clock.AfterFunc(0, func() { lost(e.id) }) // no mutex is held then
 	}

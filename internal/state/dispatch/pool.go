@@ -264,7 +264,7 @@ func (p *pool) setDeadline(g *Grant, now time.Time) {
 // replica if one is to help.
 func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.tally.countFor(x.demand, now)
-	g.reservation = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true}
+	g.reservation = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true, since: now}
 	g.replica, g.address, g.grpc, g.config = x.endpoint.id, x.address, x.grpc, x.config
 	x.endpoint.tokens.Add(g.reservation.uncached)
 	p.entry.await(x)

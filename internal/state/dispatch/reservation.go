@@ -59,6 +59,7 @@ type reservation struct {
 	cached   int   // leading blocks of the prompt that the replica had before
 	judged   bool  // the replica's answer has been
 	awaiting bool  // it counts in the endpoint's silence
+	since    time.Time
 }
 
 // endWait notes that the answer has begun, or that it is no longer waited for.
@@ -388,6 +389,9 @@ func (g *Grant) FirstByte() {
 		return
 	}
 	r.endWait(true)
+	if !r.judged {
+		r.slot.endpoint.record.answered(g.pool.d.clock.Now().Sub(r.since))
+	}
 	if f := g.pool.d.cfg.Sent; f != nil && g.hash != nil && len(g.hash.blocks) > 0 && !r.judged {
 		f(r.slot.endpoint.id, g.hash.blocks)
 	}

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
@@ -65,6 +67,38 @@ type Endpoint struct {
 	Load *replica.Load `json:"load,omitempty"`
 	// Blocks are those of prompts that it is taken to hold.
 	Blocks int `json:"blocks"`
+	// Record is what became of the requests that this process sent there.
+	Record Record `json:"record,omitzero"`
+}
+
+// Record is what became of the requests that were sent to an endpoint.
+type Record struct {
+	// Results count them: answered, and refused, busy, failed, lost and silent as the
+	// circuit breaker calls them. An answer that was broken off counts as answered and
+	// as lost.
+	Results map[string]uint64 `json:"results,omitempty"`
+	// FirstBytes is how many answers began, and Seconds the sum of how long each took
+	// to.
+	FirstBytes uint64  `json:"firstBytes,omitempty"`
+	Seconds    float64 `json:"seconds,omitempty"`
+}
+
+// Latency is the mean time to the beginning of an answer; 0 without one.
+func (r Record) Latency() time.Duration {
+	if r.FirstBytes == 0 {
+		return 0
+	}
+	return time.Duration(r.Seconds / float64(r.FirstBytes) * float64(time.Second))
+}
+
+// Failures is how many requests it did not answer, or not to the end.
+func (r Record) Failures() (n uint64) {
+	for result, of := range r.Results {
+		if result != breaker.Answered.String() && result != breaker.Refused.String() {
+			n += of
+		}
+	}
+	return n
 }
 
 // Status is the state of one pool now.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -104,6 +105,10 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	m.forget(pools)
 	for _, s := range pools {
 		m.pools.collect(c, s)
+		m.pools.states(c, s, m.dispatch.Endpoints(s.Pool.Ref()))
+	}
+	for _, e := range m.dispatch.AllEndpoints() {
+		m.pools.endpointOf(c, e)
 	}
 	m.requests.Collect(c)
 	m.cuts.Collect(c)
@@ -153,7 +158,7 @@ func (m *Metrics) forget(pools []dispatch.Status) {
 // poolDescs describe the metrics of pools, which package dispatch reports when they
 // are read: nothing is kept of a deleted pool.
 type poolDescs struct {
-	queued, inFlight, waiting, waitingBytes, saturation, admission, dropped, noRetry, endpoint *prometheus.Desc
+	queued, inFlight, waiting, waitingBytes, saturation, admission, dropped, noRetry, endpoint, endpoints, results, firstByte, open *prometheus.Desc
 }
 
 func newPoolDescs(prefix string) poolDescs {
@@ -170,11 +175,15 @@ func newPoolDescs(prefix string) poolDescs {
 		dropped:      desc("picker_dropped_total", "Requests that the picker's policy dropped."),
 		noRetry:      desc("retries_refused_total", "Retries that were not made for want of budget."),
 		endpoint:     desc("endpoint_in_flight", "Requests an endpoint works on now.", "endpoint"),
+		endpoints:    desc("endpoints", "Endpoints of a service or pool by their state: ready, ejected by the circuit breaker, or not ready.", "state"),
+		results:      desc("endpoint_results_total", "What became of the requests that were sent to an endpoint: answered, refused, busy, failed, lost or silent. An answer that was broken off is also lost.", "endpoint", "result"),
+		firstByte:    desc("endpoint_first_byte_seconds", "Time until an endpoint began its answers.", "endpoint"),
+		open:         desc("endpoint_open", "1 while requests may be sent to an endpoint.", "endpoint"),
 	}
 }
 
 func (d *poolDescs) each(f func(*prometheus.Desc)) {
-	for _, x := range []*prometheus.Desc{d.queued, d.inFlight, d.waiting, d.waitingBytes, d.saturation, d.admission, d.dropped, d.noRetry, d.endpoint} {
+	for _, x := range []*prometheus.Desc{d.queued, d.inFlight, d.waiting, d.waitingBytes, d.saturation, d.admission, d.dropped, d.noRetry, d.endpoint, d.endpoints, d.results, d.firstByte, d.open} {
 		f(x)
 	}
 }
@@ -214,4 +223,42 @@ func (d *poolDescs) collect(c chan<- prometheus.Metric, s dispatch.Status) {
 	count(d.admission, a.Abandoned, "abandoned")
 	count(d.dropped, s.Counts.Dropped)
 	count(d.noRetry, s.Counts.RetriesRefused)
+}
+
+// states counts the endpoints of a pool by their state.
+func (d *poolDescs) states(c chan<- prometheus.Metric, s dispatch.Status, list []dispatch.Endpoint) {
+	count := map[string]int{"ready": 0, "ejected": 0, "not ready": 0}
+	for _, e := range list {
+		switch {
+		case e.Phase != replica.Ready:
+			count["not ready"]++
+		case e.Ejected != "":
+			count["ejected"]++
+		default:
+			count["ready"]++
+		}
+	}
+	for state, n := range count {
+		c <- prometheus.MustNewConstMetric(d.endpoints, prometheus.GaugeValue, float64(n), ServiceName(s.Pool), state)
+	}
+}
+
+// endpointOf reports what is an endpoint's own, whichever pools have it: its service is
+// the one whose replica it is, "" for a server that others run.
+func (d *poolDescs) endpointOf(c chan<- prometheus.Metric, e dispatch.Endpoint) {
+	name := ""
+	if e.Service.Name != "" {
+		name = e.Service.String()
+	}
+	open := 0.
+	if e.Open {
+		open = 1
+	}
+	c <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, open, name, e.ID)
+	for result, n := range e.Record.Results {
+		c <- prometheus.MustNewConstMetric(d.results, prometheus.CounterValue, float64(n), name, e.ID, result)
+	}
+	if e.Record.FirstBytes > 0 {
+		c <- prometheus.MustNewConstSummary(d.firstByte, e.Record.FirstBytes, e.Record.Seconds, nil, name, e.ID)
+	}
 }
