@@ -22,14 +22,18 @@ import (
 func newGetCommand() *cobra.Command {
 	var r remote
 	var n namespaced
-	var all bool
+	var all, watch bool
 	var output string
 	cmd := &cobra.Command{
 		Use:   "get [services|runtimes|models|weights|routes|pools|reserves] [NAME…]",
 		Short: "List services, runtimes, models, routes, pools and reserves",
+		Long: `List services, runtimes, models, routes, pools and reserves. RESTARTS is how often the
+processes of a service's replicas were started again, LAST-FAILURE why it failed last
+and when it is tried again. With --watch it goes on with each service that changes.`,
 		Example: `  roundhouse get
   roundhouse get iris -o yaml
   roundhouse get -o wide
+  roundhouse get --watch
   roundhouse get runtimes
   roundhouse get -A --context production
   roundhouse get routes
@@ -43,6 +47,9 @@ func newGetCommand() *cobra.Command {
 			selected := n.selection(args)
 			selected.AllNamespaces = all
 			out, single := cmd.OutOrStdout(), len(selected.Names) == 1
+			if watch {
+				return watchServices(cmd, c, selected, output)
+			}
 			switch {
 			case selected.IsRouting():
 				list, err := selected.Routing(cmd.Context(), c)
@@ -57,7 +64,7 @@ func newGetCommand() *cobra.Command {
 				}
 				return printer.Reserves(out, list, output, single)
 			case selected.Kind == "services":
-				list, err := selected.Services(cmd.Context(), c)
+				list, err := selectedServices(cmd.Context(), c, selected, output)
 				if err != nil {
 					return err
 				}
@@ -73,8 +80,38 @@ func newGetCommand() *cobra.Command {
 	r.flags(cmd)
 	n.flags(cmd)
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list the objects of all namespaces")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with each service that changes, until Ctrl-C")
 	command.OutputFlag(cmd, &output, "wide, json, yaml or name", "wide", "json", "yaml", "name")
 	return cmd
+}
+
+func selectedServices(ctx context.Context, b backend.Backend, s backend.Selection, output string) ([]admin.Service, error) {
+	if output == "" || output == "wide" {
+		return s.Shown(ctx, b)
+	}
+	return s.Services(ctx, b)
+}
+
+// watchServices prints services, and each again that changes.
+func watchServices(cmd *cobra.Command, b backend.Backend, s backend.Selection, output string) error {
+	switch {
+	case s.Kind != "services":
+		return command.Usagef("--watch shows services: it does not go with %s", s.Kind)
+	case output != "" && output != "wide":
+		return command.Usagef("--watch prints a table: it does not go with -o %s", output)
+	}
+	changes := printer.Watch(cmd.OutOrStdout(), output)
+	err := backend.Watch(cmd.Context(), b, nil, func() error {
+		list, err := s.Shown(cmd.Context(), b)
+		if err != nil {
+			return err
+		}
+		return changes.Print(list)
+	})
+	if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+		return nil // Ctrl-C is how watching ends
+	}
+	return err
 }
 
 func newDescribeCommand() *cobra.Command {

@@ -28,8 +28,8 @@ func TestCommands(t *testing.T) {
 func (n *node) gets() {
 	t := n.t
 	table := n.do("get")
-	matches(t, table, `^NAMESPACE +NAME +READY +REPLICAS +RUNTIME +AGE +STATUS\n`)
-	matches(t, table, `(?m)^default +iris +True +1/1 +roundhouse-xgboost +\S+ +Serving`)
+	matches(t, table, `^NAMESPACE +NAME +READY +REPLICAS +RUNTIME +RESTARTS +LAST-FAILURE +AGE +STATUS\n`)
+	matches(t, table, `(?m)^default +iris +True +1/1 +roundhouse-xgboost +0 +- +\S+ +Serving`)
 	matches(t, n.do("get", "-o", "wide"), `(?m)^default +iris +True +1/1 +roundhouse-xgboost +v1 +- +\d+ +\d+ +0\.\d\d +http://iris\.default\.localhost:\d+`)
 	if got := n.do("get", "-o", "name"); got != "default/chat\ndefault/digits\ndefault/iris\n" {
 		t.Errorf("-o name: %q", got)

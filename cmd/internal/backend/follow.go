@@ -13,18 +13,49 @@ import (
 const lookEvery = 5 * time.Second
 
 // Follow looks at a service at each of its events until it is as wanted or the limit
-// is over, and returns it as it is then. seen is called with each look. A cluster's
-// events are not followed, so there it looks from time to time.
-func Follow(ctx context.Context, b Backend, k service.Key, until func(admin.Service) bool, limit time.Duration, seen func(admin.Service)) (admin.Service, error) {
+// is over, and returns it as it is then. seen is called with each look.
+func Follow(ctx context.Context, b Backend, k service.Key, until func(admin.Service) bool, limit time.Duration, seen func(admin.Service)) (s admin.Service, err error) {
 	// The limit ends the wait, and no look that is under way.
 	over := time.NewTimer(limit)
 	defer over.Stop()
+	err = watch(ctx, b, &k, over.C, func() (bool, error) {
+		if s, err = b.Service(ctx, k); err != nil {
+			return true, err
+		}
+		seen(s)
+		return until(s), nil
+	})
+	return s, err
+}
+
+// watchPause is the least time between two looks of Watch: what happens in between is
+// seen by the second.
+const watchPause = 200 * time.Millisecond
+
+// Watch calls look at once and whenever something happened, of one service or with nil of
+// any, until it fails or ctx ends.
+func Watch(ctx context.Context, b Backend, k *service.Key, look func() error) error {
+	return watch(ctx, b, k, nil, func() (bool, error) {
+		if err := look(); err != nil {
+			return true, err
+		}
+		select {
+		case <-time.After(watchPause):
+		case <-ctx.Done():
+		}
+		return false, nil
+	})
+}
+
+// watch looks at each event until a look is the last, over comes or ctx ends. A
+// cluster's events are not followed, so there it looks from time to time.
+func watch(ctx context.Context, b Backend, k *service.Key, over <-chan time.Time, look func() (last bool, err error)) error {
 	follow, stop := context.WithCancel(ctx)
 	happened, ended := make(chan struct{}, 1), make(chan struct{})
 	defer func() { stop(); <-ended }()
 	go func() {
 		defer close(ended)
-		_ = b.FollowEvents(follow, &k, func(admin.NumberedEvent) error { // a look says what failed
+		_ = b.FollowEvents(follow, k, func(admin.NumberedEvent) error { // a look says what failed
 			select {
 			case happened <- struct{}{}:
 			default: // the look that is due sees this too
@@ -35,13 +66,8 @@ func Follow(ctx context.Context, b Backend, k service.Key, until func(admin.Serv
 	every, end := time.NewTicker(lookEvery), ended
 	defer every.Stop()
 	for {
-		s, err := b.Service(ctx, k)
-		if err != nil {
-			return s, err
-		}
-		seen(s)
-		if until(s) {
-			return s, nil
+		if last, err := look(); last || err != nil {
+			return err
 		}
 		select {
 		case <-happened:
@@ -50,10 +76,10 @@ func Follow(ctx context.Context, b Backend, k service.Key, until func(admin.Serv
 			_, most := b.Pace()
 			every.Reset(most)
 			end = nil
-		case <-over.C:
-			return s, nil
+		case <-over:
+			return nil
 		case <-ctx.Done():
-			return s, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -125,6 +126,15 @@ func (s Selection) listed() string {
 		return ""
 	}
 	return s.Namespace
+}
+
+// Shown returns the selected services for a table: with their replicas where one request
+// brings them all.
+func (s Selection) Shown(ctx context.Context, b Backend) ([]admin.Service, error) {
+	if len(s.Names) == 0 && b.Platform() == dialect.Process {
+		return b.Detailed(ctx, s.listed())
+	}
+	return s.Services(ctx, b)
 }
 
 // Services returns the selected services.

@@ -47,6 +47,24 @@ func (v *visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Colours is where to write colours to that w, which may be Visible, does not take away,
+// and whether there are any: on a terminal, unless NO_COLOR is set. Who writes there what
+// others say makes it Harmless first.
+func Colours(w io.Writer) (io.Writer, bool) {
+	to := w
+	if v, ok := w.(*visible); ok {
+		to = v.to
+	}
+	f, ok := to.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(f.Fd())) {
+		return w, false
+	}
+	return to, true
+}
+
+// Harmless is a text as Visible writes it.
+func Harmless(s string) string { return visibly(s) }
+
 // visibly is a text for people, without what Write replaces.
 func visibly(s string) string {
 	out := make([]byte, 0, len(s))

@@ -12,48 +12,21 @@ import (
 
 // Lines prints things as they happen, each as a line of a table or of JSON.
 type Lines[T any] struct {
-	w      io.Writer
-	json   bool
-	head   string // of the table; printed before the first line
-	none   string // printed where there was nothing
-	line   func(T) string
-	begun  bool
-	widths []int
+	w     io.Writer
+	json  bool
+	table *table
+	none  string // printed where there was nothing
+	line  func(T) string
+	begun bool
 }
 
 // Print prints one thing.
 func (l *Lines[T]) Print(x T) error {
-	begun := l.begun
 	l.begun = true
 	if l.json {
 		return json.NewEncoder(l.w).Encode(x)
 	}
-	if !begun {
-		if err := l.row(l.head); err != nil {
-			return err
-		}
-	}
-	return l.row(l.line(x))
-}
-
-// row prints cells, which tabs separate: each is as wide as its widest so far, since
-// what comes is not known.
-func (l *Lines[T]) row(text string) error {
-	cells := strings.Split(text, "\t")
-	if l.widths == nil {
-		l.widths = make([]int, len(cells))
-	}
-	var b strings.Builder
-	for i, c := range cells {
-		if i == len(cells)-1 {
-			b.WriteString(c)
-			break
-		}
-		l.widths[i] = max(l.widths[i], len(c))
-		fmt.Fprintf(&b, "%-*s  ", l.widths[i], c)
-	}
-	_, err := fmt.Fprintln(l.w, strings.TrimRight(b.String(), " "))
-	return err
+	return l.table.print(strings.Split(l.line(x), "\t"))
 }
 
 // End prints that there was nothing, where no line was printed.
@@ -67,7 +40,7 @@ func (l *Lines[T]) End() error {
 
 // Events prints events as a table or as lines of JSON.
 func Events(w io.Writer, output string, now func() time.Time) *Lines[admin.NumberedEvent] {
-	return &Lines[admin.NumberedEvent]{w: w, json: output == "json", head: "TIME    \tSERVICE         \tREASON          \tMESSAGE", none: "Nothing has happened yet.",
+	return &Lines[admin.NumberedEvent]{w: w, json: output == "json", table: newTable(w, "TIME    \tSERVICE         \tREASON          \tMESSAGE"), none: "Nothing has happened yet.",
 		line: func(e admin.NumberedEvent) string {
 			name, text := "-", e.Message
 			if e.Service != "" {
@@ -82,7 +55,7 @@ func Events(w io.Writer, output string, now func() time.Time) *Lines[admin.Numbe
 
 // Requests prints requests as a table or as lines of JSON.
 func Requests(w io.Writer, output string) *Lines[admin.Request] {
-	return &Lines[admin.Request]{w: w, json: output == "json", head: "TIME        \tMODEL           \tSTATUS\tQUEUE\tFIRST\tTOOK  \tTOKENS  \tRATE\tREPLICA         \tNOTE", none: "There were no such requests.",
+	return &Lines[admin.Request]{w: w, json: output == "json", table: newTable(w, "TIME        \tMODEL           \tSTATUS\tQUEUE\tFIRST\tTOOK  \tTOKENS  \tRATE\tREPLICA         \tNOTE"), none: "There were no such requests.",
 		line: func(r admin.Request) string {
 			tokens, rate := "-", "-"
 			if r.PromptTokens+r.CompletionTokens > 0 {

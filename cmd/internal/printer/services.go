@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
@@ -33,24 +34,119 @@ func Services(w io.Writer, list []admin.Service, output string, single bool) err
 	if len(list) == 0 {
 		return None(w, "services")
 	}
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	header := "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tAGE\tSTATUS"
-	if output == "wide" {
-		header = "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tPROTOCOL\tADAPTERS\tREPLICA-S\tIDLE-S\tSTARTUP-S\tURL\tAGE\tSTATUS"
-	}
-	_, _ = fmt.Fprintln(tw, header)
+	t := serviceTable(w, output)
+	var rows [][]string
 	for _, s := range list {
-		ready := s.Ready()
-		row := []string{s.Namespace, s.Name, orDash(ready.Status), replicas(s), orDash(s.Status.Runtime.Name)}
-		if output == "wide" {
-			row = append(row, orDash(string(s.Status.Protocol)), orDash(adapterNames(s)))
-			row = append(row, costs(s)...)
-			row = append(row, orDash(s.Status.URL))
-		}
-		row = append(row, age(s.Created, time.Now()), shortStatus(s))
-		_, _ = fmt.Fprintln(tw, strings.Join(row, "\t"))
+		rows = append(rows, serviceRow(s, output, time.Now()))
 	}
-	return tw.Flush()
+	return t.print(rows...)
+}
+
+func serviceTable(w io.Writer, output string) *table {
+	if output == "wide" {
+		return newTable(w, "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tPROTOCOL\tADAPTERS\tREPLICA-S\tIDLE-S\tSTARTUP-S\tURL\tRESTARTS\tLAST-FAILURE\tAGE\tSTATUS")
+	}
+	return newTable(w, "NAMESPACE\tNAME\tREADY\tREPLICAS\tRUNTIME\tRESTARTS\tLAST-FAILURE\tAGE\tSTATUS")
+}
+
+func serviceRow(s admin.Service, output string, now time.Time) []string {
+	row := []string{s.Namespace, s.Name, orDash(s.Ready().Status), replicas(s), orDash(s.Status.Runtime.Name)}
+	if output == "wide" {
+		row = append(row, orDash(string(s.Status.Protocol)), orDash(adapterNames(s)))
+		row = append(row, costs(s)...)
+		row = append(row, orDash(s.Status.URL))
+	}
+	return append(row, restarts(s), lastFailure(s, now), age(s.Created, now), command.OneLine(shortStatus(s)))
+}
+
+// restarts is how often the processes of a service's replicas were started again.
+func restarts(s admin.Service) string {
+	if len(s.Replicas) == 0 {
+		return "-" // or not known
+	}
+	n := 0
+	for _, r := range s.Replicas {
+		n += r.Restarts
+	}
+	return strconv.Itoa(n)
+}
+
+// lastFailure is why a service failed last, how long ago, and when it is tried again.
+func lastFailure(s admin.Service, now time.Time) string {
+	var out []string
+	if f := s.Status.Model.LastFailure; f != nil {
+		text := cmp.Or(f.Reason, "failed")
+		if ago := age(f.Time, now); ago != "" {
+			text += " " + ago + " ago"
+		}
+		out = append(out, text)
+	}
+	if in := retry(s, now); in != "" {
+		out = append(out, "retry "+in)
+	}
+	return orDash(strings.Join(out, ", "))
+}
+
+// retry is when the first replica that failed is tried again; "" where none is to be.
+func retry(s admin.Service, now time.Time) string {
+	var next time.Time
+	for _, r := range s.Replicas {
+		if r.Phase == replica.Failed && !r.Restart.IsZero() && (next.IsZero() || r.Restart.Before(next)) {
+			next = r.Restart
+		}
+	}
+	switch {
+	case next.IsZero():
+		return ""
+	case !next.After(now):
+		return "now"
+	}
+	return "in " + next.Sub(now).Round(time.Second).String()
+}
+
+// Watched prints the services that changed, as rows of one table.
+type Watched struct {
+	table  *table
+	output string
+	last   map[service.Key]string
+}
+
+// Watch makes one; what is printed is as Services prints it.
+func Watch(w io.Writer, output string) *Watched {
+	return &Watched{table: serviceTable(w, output), output: output, last: map[service.Key]string{}}
+}
+
+// Print prints those of list, all there are, that are not as they were, and those that are
+// gone.
+func (p *Watched) Print(list []admin.Service) error {
+	var rows [][]string
+	now, seen := time.Now(), map[service.Key]bool{}
+	for _, s := range list {
+		k := service.Key{Namespace: s.Namespace, Name: s.Name}
+		row := serviceRow(s, p.output, now)
+		seen[k] = true
+		// Times and costs change without anything happening.
+		is := strings.Join(append([]string{row[2], row[3], row[4], restarts(s), row[len(row)-1]}, s.Status.URL, adapterNames(s)), "\t")
+		if f := s.Status.Model.LastFailure; f != nil {
+			is += "\t" + f.Reason + f.Time.String()
+		}
+		if is != p.last[k] {
+			p.last[k] = is
+			rows = append(rows, row)
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(p.last), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
+		if !seen[k] {
+			delete(p.last, k)
+			row := slices.Repeat([]string{"-"}, len(p.table.heads))
+			row[0], row[1], row[len(row)-1] = k.Namespace, k.Name, "Deleted"
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) == 0 && p.table.begun {
+		return nil
+	}
+	return p.table.print(rows...)
 }
 
 // adapterNames are the first of a service's adapters.
@@ -199,25 +295,23 @@ func Replicas(w io.Writer, list []admin.Service, output string, now time.Time) e
 		}
 		return JSON(w, items)
 	}
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintln(tw, "SERVICE\tREPLICA\tSTATE\tREQUESTS\tMEMORY\tGPUS\tGPU-MEMORY\tPID\tADDRESS\tRESTARTS\tSINCE\tLAST-USED")
-	n := 0
+	t := newTable(w, "SERVICE\tREPLICA\tSTATE\tREQUESTS\tMEMORY\tGPUS\tGPU-MEMORY\tPID\tADDRESS\tRESTARTS\tSINCE\tLAST-USED")
+	var rows [][]string
 	for _, s := range list {
 		for _, r := range s.Replicas {
-			n++
 			requests := "-"
 			if r.PID > 0 {
 				requests = strconv.Itoa(s.InFlight[r.ID])
 			}
-			_, _ = fmt.Fprintln(tw, strings.Join([]string{s.Namespace + "/" + s.Name, r.ID, state(r), requests, size(r.Memory), gpus(r.GPUs), size(r.GPUMemory),
-				number(r.PID), orDash(cmp.Or(r.HTTP, r.GRPC)), strconv.Itoa(r.Restarts), orDash(age(r.Started, now)), orDash(age(s.LastDone, now))}, "\t"))
+			rows = append(rows, []string{s.Namespace + "/" + s.Name, r.ID, state(r), requests, size(r.Memory), gpus(r.GPUs), size(r.GPUMemory),
+				number(r.PID), orDash(cmp.Or(r.HTTP, r.GRPC)), strconv.Itoa(r.Restarts), orDash(age(r.Started, now)), orDash(age(s.LastDone, now))})
 		}
 	}
-	if n == 0 {
+	if len(rows) == 0 {
 		_, err := fmt.Fprintln(w, "No replica runs: a request to a service, or `roundhouse start`, starts one.")
 		return err
 	}
-	return tw.Flush()
+	return t.print(rows...)
 }
 
 // state is a replica's phase, or the level at which it sleeps.
