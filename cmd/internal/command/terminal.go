@@ -51,15 +51,21 @@ func (v *visible) Write(p []byte) (int, error) {
 // and whether there are any: on a terminal, unless NO_COLOR is set. Who writes there what
 // others say makes it Harmless first.
 func Colours(w io.Writer) (io.Writer, bool) {
-	to := w
-	if v, ok := w.(*visible); ok {
-		to = v.to
-	}
-	f, ok := to.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" || !term.IsTerminal(int(f.Fd())) {
+	f, ok := Screen(w)
+	if !ok || os.Getenv("NO_COLOR") != "" {
 		return w, false
 	}
-	return to, true
+	return f, true
+}
+
+// Screen is the terminal that w, which may be Visible, is written to, if it is one that
+// can do more than append lines.
+func Screen(w io.Writer) (*os.File, bool) {
+	if v, ok := w.(*visible); ok {
+		w = v.to
+	}
+	f, ok := w.(*os.File)
+	return f, ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // Harmless is a text as Visible writes it.

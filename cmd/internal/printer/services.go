@@ -74,7 +74,7 @@ func restarts(s admin.Service) string {
 // lastFailure is why a service failed last, how long ago, and when it is tried again.
 func lastFailure(s admin.Service, now time.Time) string {
 	var out []string
-	if f := s.Status.Model.LastFailure; f != nil {
+	if f := cmp.Or(s.LastFailure, s.Status.Model.LastFailure); f != nil {
 		text := cmp.Or(f.Reason, "failed")
 		if ago := age(f.Time, now); ago != "" {
 			text += " " + ago + " ago"
@@ -127,7 +127,7 @@ func (p *Watched) Print(list []admin.Service) error {
 		seen[k] = true
 		// Times and costs change without anything happening.
 		is := strings.Join(append([]string{row[2], row[3], row[4], restarts(s), row[len(row)-1]}, s.Status.URL, adapterNames(s)), "\t")
-		if f := s.Status.Model.LastFailure; f != nil {
+		if f := cmp.Or(s.LastFailure, s.Status.Model.LastFailure); f != nil {
 			is += "\t" + f.Reason + f.Time.String()
 		}
 		if is != p.last[k] {

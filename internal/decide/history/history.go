@@ -22,6 +22,7 @@ const (
 	NotReady       = "NotReady"
 	ReplicaReady   = "ReplicaReady"
 	ReplicaStopped = "ReplicaStopped"
+	ReplicaFailed  = "ReplicaFailed" // the message begins with the reason and a colon
 )
 
 // Event is something that happened to a service, or to what serves it.
@@ -185,7 +186,7 @@ func became(was, is replica.Replica, known bool) (out []Event) {
 	case is.Phase == replica.Ready && (was.Phase != replica.Ready || is.ReadyAt.After(was.ReadyAt)):
 		tell(false, ReplicaReady, "%s", readyAfter(was, is))
 	case is.Phase == replica.Failed && (was.Phase != replica.Failed || is.Message != was.Message):
-		tell(true, "ReplicaFailed", "%s: %s", is.Reason, is.Message)
+		tell(true, ReplicaFailed, "%s: %s", is.Reason, is.Message)
 	}
 	return out
 }
@@ -233,7 +234,7 @@ func Tallies(before, after Seen) map[service.Role]Tally {
 		}
 		for _, e := range became(was, is, known) {
 			switch {
-			case e.Reason == "ReplicaFailed":
+			case e.Reason == ReplicaFailed:
 				if t.Failures == nil {
 					t.Failures = map[string]int{}
 				}

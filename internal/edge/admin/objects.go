@@ -154,7 +154,7 @@ func key(r *http.Request) service.Key {
 
 func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 	namespace := r.URL.Query().Get("namespace")
-	out := []Service{}
+	out, failures := []Service{}, s.lastFailures()
 	for _, st := range s.cfg.Fleet.List() {
 		if namespace != "" && st.Object.Key.Namespace != namespace {
 			continue
@@ -166,7 +166,9 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 			}
 			st = full
 		}
-		out = append(out, ServiceOf(st, r.URL.Query().Has("rendered")))
+		one := ServiceOf(st, r.URL.Query().Has("rendered"))
+		one.LastFailure = failures.of(st)
+		out = append(out, one)
 	}
 	answer(w, out)
 }
@@ -177,7 +179,9 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	answer(w, ServiceOf(st, true))
+	out := ServiceOf(st, true)
+	out.LastFailure = s.lastFailures().of(st)
+	answer(w, out)
 }
 
 // ServiceOf is a service as commands show it.

@@ -63,6 +63,9 @@ type Service struct {
 	// last request of all finished: on one machine.
 	InFlight map[string]int `json:"inFlight,omitempty"`
 	LastDone time.Time      `json:"lastDone,omitzero"`
+	// LastFailure is the last one of a replica that the journal has, whether or not the
+	// service has recovered: on one machine.
+	LastFailure *service.Failure `json:"lastFailure,omitempty"`
 	// Events are the last of a cluster's about the manifest, oldest first.
 	Events []Event `json:"events,omitempty"`
 	// Rendered is the manifest as written, in YAML, with its status in the
