@@ -53,11 +53,13 @@ scales them to zero and back, and routes each request to the best replica.`,
 		newStartCommand(), newStopCommand(), newRestartCommand(), newScaleCommand(), newRolloutCommand(),
 		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newLoadCommand(), newUnloadCommand(), newPullCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
+	grouped("objects", newSchemaCommand(), newTopCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	root.AddCommand(newVersionCommand())
 	for _, newCommand := range atBuild {
 		root.AddCommand(newCommand())
 	}
+	completeNames(root)
 	printVisibly(root)
 	command.Mark(root)
 	return root
@@ -65,7 +67,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 
 // printing are the commands that print text of manifests, replicas and other
 // programs.
-var printing = []string{"apply", "delete", "describe", "doctor", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "validate", "version"}
+var printing = []string{"apply", "delete", "describe", "doctor", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "top", "validate", "version"}
 
 // printVisibly has these of root's commands print through command.Visible.
 func printVisibly(root *cobra.Command) {

@@ -9,6 +9,7 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
+	"roundhouse.dev/roundhouse/cmd/internal/configfile"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/extproc"
 )
@@ -26,6 +27,7 @@ is deleted. With --watch, changes to the files are applied as they are made; a
 file with an error is not applied, and its objects stay as they were.`,
 		Example: `  roundhouse up -f examples/quickstart
   roundhouse up -f models/ --watch
+  roundhouse up --config up.yaml
   roundhouse up --listen 127.0.0.1:9000 --grpc-listen 127.0.0.1:9001 --admin-listen 127.0.0.1:9090`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,6 +49,7 @@ file with an error is not applied, and its objects stay as they were.`,
 	o.Front.HostFlags(f)
 	f.BoolVar(&o.KeepReplicas, "keep-replicas", false, "leave replicas running at the end; the next up takes them over")
 	o.Log.Flags(f)
+	configfile.Add(cmd)
 	return cmd
 }
 

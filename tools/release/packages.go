@@ -85,6 +85,8 @@ func (r *release) packageContents(p platform) (files.Contents, error) {
 	packaging := filepath.Join(r.root, "deploy", "packaging")
 	add(filepath.Join(packaging, "roundhouse.service"), "/usr/lib/systemd/system/roundhouse.service", files.TypeFile, 0o644)
 	add(filepath.Join(packaging, "roundhouse.env"), "/etc/roundhouse/roundhouse.env", files.TypeConfigNoReplace, 0o644)
+	add(filepath.Join(packaging, "up.yaml"), "/etc/roundhouse/up.yaml", files.TypeConfigNoReplace, 0o644)
+	add(filepath.Join(r.root, "deploy", "schemas", "up-config.json"), "/usr/share/doc/roundhouse/up-config.json", files.TypeFile, 0o644)
 	all = append(all, &files.Content{Destination: "/etc/roundhouse/manifests", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Mode: 0o755, MTime: r.version.time}})
 	licences := filepath.Join(r.build, thirdParty)
 	if err := os.WriteFile(licences, r.licences(), 0o644); err != nil {

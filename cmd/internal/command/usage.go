@@ -76,6 +76,7 @@ var flagTypes = map[string]string{
 // OutputFlag adds the flag --output, which sets to and takes one of formats.
 func OutputFlag(cmd *cobra.Command, to *string, help string, formats ...string) {
 	cmd.Flags().VarP(&choice{to, formats}, "output", "o", help)
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
 // choice is the value of a flag that takes one of some words.
@@ -115,14 +116,19 @@ func flagError(_ *cobra.Command, err error) error {
 	if !ok {
 		return err
 	}
-	want := flagTypes[bad.GetFlag().Value.Type()]
-	if c, ok := bad.GetFlag().Value.(*choice); ok {
-		want = c.among()
-	}
+	want := Takes(bad.GetFlag())
 	if want == "" {
 		return err
 	}
 	return fmt.Errorf("--%s is %q: want %s", bad.GetFlag().Name, bad.GetValue(), want)
+}
+
+// Takes is what a flag takes, in words; "" where that is any text.
+func Takes(f *pflag.Flag) string {
+	if c, ok := f.Value.(*choice); ok {
+		return c.among()
+	}
+	return flagTypes[f.Value.Type()]
 }
 
 // ListenError returns an error that names what is wrong with an address that cannot

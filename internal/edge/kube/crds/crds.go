@@ -16,6 +16,7 @@ import (
 )
 
 //go:generate go run ./generate
+//go:generate go run ../../../../cmd/roundhouse schema --dir ../../../../deploy/schemas
 
 const (
 	// AnnotationRevision orders the definitions of different releases.
