@@ -282,13 +282,14 @@ func TestDebianPackage(t *testing.T) {
 	}
 	inside("getent", "passwd", "roundhouse")
 	inside("test", "-f", "/usr/lib/systemd/system/roundhouse.service")
+	inside("test", "-f", "/etc/roundhouse/up.yaml")
 	inside("dpkg", "--remove", "roundhouse")
 	inside("test", "-f", "/etc/roundhouse/roundhouse.env") // configuration stays until purge
 	inside("dpkg", "--purge", "roundhouse")
 	if _, err := command(t.Context(), ".", nil, "chroot", root, "getent", "passwd", "roundhouse"); err == nil {
 		t.Error("purge left the user")
 	}
-	for _, name := range []string{"usr/bin/roundhouse", "etc/roundhouse/roundhouse.env", "usr/share/doc/roundhouse"} {
+	for _, name := range []string{"usr/bin/roundhouse", "etc/roundhouse/roundhouse.env", "etc/roundhouse/up.yaml", "usr/share/doc/roundhouse"} {
 		if _, err := os.Stat(filepath.Join(root, name)); err == nil {
 			t.Errorf("purge left %s", name)
 		}

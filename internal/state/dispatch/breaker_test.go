@@ -339,3 +339,36 @@ func TestHangingEndpointLosesItsTraffic(t *testing.T) {
 		release()
 	})
 }
+
+// TestRecord: an endpoint tells what became of the requests that it was sent, and how
+// long its answers took to begin.
+func TestRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := New(DefaultConfig(), &recorder{}, nil, rand.New(rand.NewPCG(1, 2)).IntN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.SetPool(pool1(0, ready("a")...))
+		for _, after := range []time.Duration{20 * time.Millisecond, 40 * time.Millisecond} {
+			g := grantOf(t, d, Request{Model: "iris"})
+			time.Sleep(after)
+			g.FirstByte()
+			g.Done(Outcome{})
+		}
+		g := grantOf(t, d, Request{Model: "iris"})
+		g.Answered(Answer{Result: breaker.Failed})
+		g.FirstByte() // of the answer that says so, which is none of a request done
+		g.Done(Outcome{})
+		g = grantOf(t, d, Request{Model: "iris"})
+		g.FirstByte()
+		g.Done(Outcome{Failed: errors.New("the connection ended")})
+
+		got := d.AllEndpoints()[0].Record
+		if r := got.Results; len(r) != 3 || r["answered"] != 3 || r["failed"] != 1 || r["lost"] != 1 {
+			t.Errorf("results: %v", r)
+		}
+		if got.FirstBytes != 3 || got.Latency() != 20*time.Millisecond || got.Failures() != 2 {
+			t.Errorf("%+v: %v to the first byte, %d failures", got, got.Latency(), got.Failures())
+		}
+	})
+}
