@@ -95,9 +95,9 @@ func newRequestsCommand() *cobra.Command {
 		Long: `Show the last requests that a running roundhouse up has answered, the oldest first;
 it keeps 2,000. QUEUE is how long the request waited for a replica, FIRST the time to
 the first byte of its answer, TOOK all of it; TOKENS are the prompt's and the answer's,
-as the engine reports them, RATE the answer's tokens a second. NOTE says when the
-replica broke off the answer, and why an earlier try failed. No body and no API key is
-kept; json names the key by its id.`,
+as the engine reports them, RATE the answer's tokens a second. NOTE names the
+API key, and says when the replica broke off the answer and why an earlier try failed. No
+body and no key itself is kept.`,
 		Example: `  roundhouse requests
   roundhouse requests llama -f
   roundhouse requests --failed

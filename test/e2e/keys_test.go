@@ -126,6 +126,7 @@ func TestKeysTLSAndMetrics(t *testing.T) {
 	if a := s.post(infer, irisTensor, iris); a.status != 429 || a.header.Get("Retry-After") == "" {
 		t.Errorf("the fourth of its requests in a minute: %s", a)
 	}
+	contains(t, n.do("requests", "iris"), "  key ci\n")
 	whole := s.post("/v1/chat/completions", chatRequest+"}", all)
 	stream := s.post("/v1/chat/completions", chatRequest+`,"stream":true,"stream_options":{"include_usage":true}}`, all)
 	if whole.status != 200 || stream.status != 200 {

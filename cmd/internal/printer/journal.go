@@ -1,6 +1,7 @@
 package printer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -65,6 +66,9 @@ func Requests(w io.Writer, output string) *Lines[admin.Request] {
 				rate = fmt.Sprintf("%.0f/s", r.TokensPerSecond)
 			}
 			var notes []string
+			if name := cmp.Or(r.KeyName, r.Key); name != "" {
+				notes = append(notes, "key "+name)
+			}
 			if r.Cut != "" {
 				notes = append(notes, "cut: "+r.Cut)
 			}

@@ -26,7 +26,8 @@ type Request struct {
 	Time             time.Time `json:"time"`
 	ID               string    `json:"id"`
 	Trace            string    `json:"trace,omitempty"`
-	Key              string    `json:"key,omitempty"` // the API key's id
+	Key              string    `json:"key,omitempty"`     // the API key's id
+	KeyName          string    `json:"keyName,omitempty"` // whose it is or what for
 	Client           string    `json:"client,omitempty"`
 	Method           string    `json:"method"`
 	Path             string    `json:"path"`
@@ -122,7 +123,28 @@ func (s *Server) requests(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "%s", err)
 		return
 	}
-	tell(w, r, s.cfg.Requests.Ring, func(n uint64, x journal.Request) (any, bool) { return requestOf(n, x), q.match(&x) })
+	names := s.keyNames()
+	tell(w, r, s.cfg.Requests.Ring, func(n uint64, x journal.Request) (any, bool) {
+		out := requestOf(n, x)
+		out.KeyName = names(x.Key)
+		return out, q.match(&x)
+	})
+}
+
+// keyNames finds the names of API keys by their ids; those that are not known are looked
+// up again.
+func (s *Server) keyNames() func(id string) string {
+	known := map[string]string{}
+	return func(id string) string {
+		if _, ok := known[id]; id == "" || s.cfg.Keys == nil || ok {
+			return known[id]
+		}
+		known[id] = "" // of a key that is gone
+		for _, k := range s.cfg.Keys.List() {
+			known[k.ID] = k.Name
+		}
+		return known[id]
+	}
 }
 
 // events answers the last events, of one service with ?service=NAMESPACE/NAME, or
