@@ -65,6 +65,7 @@ func TestOneGPUSwaps(t *testing.T) {
 			t.Errorf("%s took %s", model, took)
 		}
 	}
+	contains(t, n.get(n.admin+"/metrics").body, `roundhouse_replica_gpus{namespace="default",replica="b-engine-`)
 	contains(t, n.logs.String(), "an idle service makes room", "default/b needs 1 GPU; default/a is idle and the least valuable")
 	long, err := http.Post(n.gateway+"/v1/completions", "application/json",
 		strings.NewReader(`{"model":"b","prompt":"hello","max_tokens":240,"stream":true,"ignore_eos":true}`))

@@ -64,6 +64,7 @@ type ServiceMetrics struct {
 	fleet              *fleet.Fleet
 	services, replicas *prometheus.Desc
 	memory, gpuMemory  *prometheus.Desc
+	gpus               *prometheus.Desc
 	restarts, failures *prometheus.CounterVec
 	starts             *prometheus.HistogramVec
 	mu                 sync.Mutex // orders what is counted and what is forgotten
@@ -78,6 +79,7 @@ func NewServiceMetrics(f *fleet.Fleet) *ServiceMetrics {
 		replicas:  prometheus.NewDesc("roundhouse_replicas", "Replicas by where they are in their life.", append(of, "phase"), nil),
 		memory:    prometheus.NewDesc("roundhouse_replica_memory_bytes", "The most main memory that a replica was seen to use.", one, nil),
 		gpuMemory: prometheus.NewDesc("roundhouse_replica_gpu_memory_bytes", "The most memory of one GPU that a replica was seen to use.", one, nil),
+		gpus:      prometheus.NewDesc("roundhouse_replica_gpus", "GPUs that a replica holds.", one, nil),
 		restarts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roundhouse_replica_restarts_total", Help: "Restarts of replicas whose processes ended."}, of),
 		failures:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roundhouse_replica_failures_total", Help: "Replicas whose processes ended or did not become ready, by reason: OOMKilled, StartupTimeout, Error and others."}, append(of, "reason")),
 		starts: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "roundhouse_replica_start_seconds", Help: "Time from a replica's start until it was ready, from a new process or from sleep.",
@@ -115,7 +117,7 @@ func (m *ServiceMetrics) Forget(k service.Key) {
 
 // Describe implements prometheus.Collector.
 func (m *ServiceMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.services, m.replicas, m.memory, m.gpuMemory} {
+	for _, d := range []*prometheus.Desc{m.services, m.replicas, m.memory, m.gpuMemory, m.gpus} {
 		to <- d
 	}
 	m.restarts.Describe(to)
@@ -147,6 +149,9 @@ func (m *ServiceMetrics) Collect(to chan<- prometheus.Metric) {
 			counts[of{r.Role, r.Phase}]++
 			if r.Memory > 0 {
 				gauge(m.memory, float64(r.Memory), k.Namespace, k.Name, r.ID)
+			}
+			if len(r.GPUs) > 0 {
+				gauge(m.gpus, float64(len(r.GPUs)), k.Namespace, k.Name, r.ID)
 			}
 			if r.GPUMemory > 0 {
 				gauge(m.gpuMemory, float64(r.GPUMemory), k.Namespace, k.Name, r.ID)
