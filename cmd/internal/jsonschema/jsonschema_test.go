@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// check compiles a schema and returns what is wrong with a document.
-func check(t *testing.T, schema []byte, document any) error {
+// compiled is a schema that documents are checked against.
+func compiled(t *testing.T, schema []byte) *jsonschema.Schema {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
@@ -25,11 +25,11 @@ func check(t *testing.T, schema []byte, document any) error {
 	if err := c.AddResource("schema.json", doc); err != nil {
 		t.Fatal(err)
 	}
-	compiled, err := c.Compile("schema.json")
+	out, err := c.Compile("schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return compiled.Validate(document)
+	return out
 }
 
 // TestExamples: the schemas take every manifest of ours among the examples.
@@ -38,7 +38,10 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checked := map[string]int{}
+	checks, checked := map[string]*jsonschema.Schema{}, map[string]int{}
+	for kind, schema := range kinds {
+		checks[kind] = compiled(t, schema)
+	}
 	err = filepath.WalkDir("../../../examples", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".yaml") {
 			return err
@@ -53,11 +56,11 @@ func TestExamples(t *testing.T) {
 				return nil
 			}
 			kind, _ := doc["kind"].(string)
-			if api, _ := doc["apiVersion"].(string); !strings.HasPrefix(api, "roundhouse.dev/") || kinds[kind] == nil {
+			if api, _ := doc["apiVersion"].(string); !strings.HasPrefix(api, "roundhouse.dev/") || checks[kind] == nil {
 				continue
 			}
 			checked[kind]++
-			if err := check(t, kinds[kind], doc); err != nil {
+			if err := checks[kind].Validate(doc); err != nil {
 				t.Errorf("%s: %v", path, err)
 			}
 		}
@@ -73,6 +76,7 @@ func TestRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	services := compiled(t, kinds["ModelService"])
 	for name, text := range map[string]string{
 		"a field that is misspelt": `{apiVersion: roundhouse.dev/v1alpha1, kind: ModelService, metadata: {name: a}, spec: {modle: {}}}`,
 		"a word for a number":      `{apiVersion: roundhouse.dev/v1alpha1, kind: ModelService, metadata: {name: a}, spec: {scaling: {minReplicas: some}}}`,
@@ -83,7 +87,7 @@ func TestRefuses(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
 			t.Fatal(err)
 		}
-		if check(t, kinds["ModelService"], doc) == nil {
+		if services.Validate(doc) == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}
@@ -101,6 +105,7 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	check := compiled(t, schema)
 	for text, fine := range map[string]bool{
 		"{watch: true, most: 1, wait: 1m30s, filename: a}": true,
 		"{filename: [a, b]}": true,
@@ -113,7 +118,7 @@ func TestFlags(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
 			t.Fatal(err)
 		}
-		if err := check(t, schema, doc); (err == nil) != fine {
+		if err := check.Validate(doc); (err == nil) != fine {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
