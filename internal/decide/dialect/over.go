@@ -67,13 +67,23 @@ func reread(o Object, raw []byte, p Platform) (*service.Service, error) {
 
 // named finds the Base of a name for services of a namespace.
 func named(namespace, name string, find func(service.Key) (Object, bool)) (Object, error) {
-	all := llmisvc.Namespaces(namespace)
-	for _, ns := range all {
-		if o, ok := find(service.Key{Namespace: ns, Name: name}); ok {
+	var in []string
+	for _, k := range BaseKeys(namespace, name) {
+		if o, ok := find(k); ok {
 			return o, nil
 		}
+		in = append(in, k.Namespace)
 	}
-	return Object{}, fmt.Errorf("no %s named %q in namespace %s: apply it", llmisvc.KindConfig, name, strings.Join(all, " or "))
+	return Object{}, fmt.Errorf("no %s named %q in namespace %s: apply it", llmisvc.KindConfig, name, strings.Join(in, " or "))
+}
+
+// BaseKeys are those of the Bases that a service of a namespace may mean by a name,
+// the first that there is.
+func BaseKeys(namespace, name string) (out []service.Key) {
+	for _, ns := range llmisvc.Namespaces(namespace) {
+		out = append(out, service.Key{Namespace: ns, Name: name})
+	}
+	return out
 }
 
 // sections is an object's document without its spec, and the spec.

@@ -172,7 +172,7 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 	for r, p := range pools {
 		if !r.Pool {
 			c := p.config.Load()
-			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Adapters: c.adapterNames(), Served: c.served()})
+			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Adapters: c.adapterNames(), Served: c.served(), Access: c.Access})
 		}
 	}
 	table := sync.OnceValue(func() *route.Table { return route.NewTable(entries, d.cfg.Domain, objects...) })
