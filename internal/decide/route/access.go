@@ -33,10 +33,16 @@ const maxSteps = 16
 
 // Below finds the service below whose path another is, and the rest, which is the
 // service's own: of /NAMESPACE/NAME/v1/models that is /v1/models.
-func (t *Table) Below(path string) (k service.Key, rest string, ok bool) {
+// An HTTPRoute that asks for the path, or for anything else of the query, decides
+// before it. The path of the query may be escaped.
+func (t *Table) Below(q Query) (k service.Key, rest string, ok bool) {
 	if len(t.below) == 0 {
 		return k, "", false
 	}
+	if m := t.find(&q, normalHost(q.Host)); m != nil && !m.everything {
+		return k, "", false
+	}
+	path := q.Path
 	at := 0
 	for range maxSteps {
 		i := strings.IndexByte(path[min(at+1, len(path)):], '/')
@@ -53,6 +59,9 @@ func (t *Table) Below(path string) (k service.Key, rest string, ok bool) {
 	}
 	return k, "", false
 }
+
+// HostOf is the host of a service.
+func (t *Table) HostOf(k service.Key) string { return t.hostOf[k] }
 
 // addNames claims the names of services' models. They give way to objects and to
 // services of that name, and are shared, which makes them ambiguous, by services

@@ -187,13 +187,14 @@ type Name struct {
 	Origin service.Meta
 }
 
-// Names lists the model names that routing objects give, services' own
-// excepted, by name, then namespace. A name that several pools have is left
+// Names lists the model names that routing objects give, and those by which
+// replicas serve a model where it is not their service's own name, by name, then namespace. A name that several pools have is left
 // out: it needs a pool's host.
 func (t *Table) Names() []Name {
 	var out []Name
 	for _, c := range t.all {
-		if c.rank() >= 2 || len(t.full[c.key.String()]) > 1 {
+		first := c.named && t.access[c.of].Names[0] == c.key.Name // of several, that which replicas serve
+		if c.rank() >= 2 && !first || len(t.full[c.key.String()]) > 1 {
 			continue
 		}
 		n := Name{Model: c.key.Name}
@@ -201,6 +202,8 @@ func (t *Table) Names() []Name {
 			n.Model = c.key.String()
 		}
 		switch {
+		case first:
+			n.Pool, n.Origin = routing.Service(c.of), service.Meta{Key: c.of}
 		case c.pool != nil:
 			n.Pool, n.Origin = c.pool.ref, c.pool.models[c.key.Name].object.Meta
 		default:

@@ -204,6 +204,14 @@ func (d *Dispatcher) demandOf(k service.Key) *demandCounter {
 	return a
 }
 
+// Below finds the service below whose path a request's is: its host, and the rest of
+// the path.
+func (d *Dispatcher) Below(r Request) (host, rest string, ok bool) {
+	t := d.view.Load().table()
+	k, rest, ok := t.Below(r.where())
+	return t.HostOf(k), rest, ok
+}
+
 // route finds the pool of a request and the target that led to it.
 func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 	v := d.view.Load()

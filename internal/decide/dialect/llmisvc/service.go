@@ -268,6 +268,9 @@ func choose(r *manifest.Reader, spec *spec, s *service.Service) {
 	}
 	engine := spec.Model.LoRA.args()
 	for _, p := range parts {
+		if p.in.Worker != nil && (p.in.Parallelism == nil || p.in.Parallelism.Data == nil) && len(s.Bases) == 0 {
+			r.Errorf(p.path+".worker", "needs parallelism.data, by which the nodes share the work: write it, or a command in template and worker")
+		}
 		if p.complete(r, engine) {
 			engine = nil // said once
 		}
