@@ -25,8 +25,8 @@ func newGetCommand() *cobra.Command {
 	var all bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [services|runtimes|models|weights|routes|pools|reserves] [NAME…]",
-		Short: "List services, runtimes, models, routes, pools and reserves",
+		Use:   "get [services|runtimes|models|weights|bases|routes|pools|reserves] [NAME…]",
+		Short: "List services, runtimes, models, bases, routes, pools and reserves",
 		Example: `  roundhouse get
   roundhouse get iris -o yaml
   roundhouse get -o wide
