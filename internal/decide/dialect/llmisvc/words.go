@@ -22,8 +22,11 @@ func words(text string) ([]string, error) {
 				word.Reset()
 			}
 			continue
+		case c == '\\' && strings.HasPrefix(text[i+1:], "\n"): // the line goes on
+			i++
+			continue
 		case c == '\\':
-			if i++; i < len(text) && text[i] != '\n' {
+			if i++; i < len(text) {
 				word.WriteByte(text[i])
 			}
 		case c == '\'':
