@@ -10,52 +10,73 @@ import (
 // becomes one that Kubernetes fills in a container's arguments. Nothing else of a
 // shell's language is known, and what would run a command is an error.
 func words(text string) ([]string, error) {
-	var out []string
-	var word strings.Builder
-	begun := false
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch {
-		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
-			if begun {
-				out, begun = append(out, word.String()), false
-				word.Reset()
-			}
-			continue
-		case c == '\\' && strings.HasPrefix(text[i+1:], "\n"): // the line goes on
-			i++
-			continue
-		case c == '\\':
-			if i++; i < len(text) {
-				word.WriteByte(text[i])
-			}
-		case c == '\'':
-			end := strings.IndexByte(text[i+1:], '\'')
-			if end < 0 {
-				return nil, errors.New("a single quote is not closed")
-			}
-			word.WriteString(text[i+1 : i+1+end])
-			i += end + 1
-		case c == '"':
-			end, err := quoted(text[i+1:], &word)
-			if err != nil {
-				return nil, err
-			}
-			i += end + 1
-		case strings.IndexByte("`;|&<>", c) >= 0 || c == '$' && strings.HasPrefix(text[i:], "$(") && !reference.MatchString(text[i:]):
-			return nil, errors.New("a command of a shell stands in it, and none is run: write arguments alone")
-		case c == '$':
-			i += variable(text[i:], &word) - 1
-		default:
-			word.WriteByte(c)
+	var s splitter
+	for len(text) > 0 {
+		n, err := s.take(text)
+		if err != nil {
+			return nil, err
 		}
-		begun = true
+		text = text[n:]
 	}
-	if begun {
-		out = append(out, word.String())
-	}
-	return out, nil
+	s.end()
+	return s.out, nil
 }
+
+// splitter is a text that is being split.
+type splitter struct {
+	out   []string
+	word  strings.Builder
+	begun bool // a word, which may be empty
+}
+
+func (s *splitter) end() {
+	if s.begun {
+		s.out, s.begun = append(s.out, s.word.String()), false
+		s.word.Reset()
+	}
+}
+
+// take reads what rest begins with, and returns the length of that.
+func (s *splitter) take(rest string) (n int, err error) {
+	switch c := rest[0]; c {
+	case ' ', '\t', '\n', '\r':
+		s.end()
+		return 1, nil
+	case '\\':
+		if strings.HasPrefix(rest, "\\\n") { // the line goes on
+			return 2, nil
+		}
+		s.begun = true
+		s.word.WriteString(rest[1:min(2, len(rest))])
+		return min(2, len(rest)), nil
+	case '\'':
+		s.begun = true
+		end := strings.IndexByte(rest[1:], '\'')
+		if end < 0 {
+			return 0, errors.New("a single quote is not closed")
+		}
+		s.word.WriteString(rest[1 : 1+end])
+		return end + 2, nil
+	case '"':
+		s.begun = true
+		end, err := quoted(rest[1:], &s.word)
+		return end + 2, err
+	case '`', ';', '|', '&', '<', '>':
+		return 0, errCommand
+	case '$':
+		s.begun = true
+		if strings.HasPrefix(rest, "$(") && !reference.MatchString(rest) {
+			return 0, errCommand
+		}
+		return variable(rest, &s.word), nil
+	default:
+		s.begun = true
+		s.word.WriteByte(c)
+		return 1, nil
+	}
+}
+
+var errCommand = errors.New("a command of a shell stands in it, and none is run: write arguments alone")
 
 // quoted writes what stands before the closing double quote, and returns where that
 // is.
@@ -69,7 +90,12 @@ func quoted(text string, word *strings.Builder) (end int, err error) {
 				i++
 			}
 			word.WriteByte(text[i])
+		case '`':
+			return 0, errCommand
 		case '$':
+			if strings.HasPrefix(text[i:], "$(") && !reference.MatchString(text[i:]) {
+				return 0, errCommand
+			}
 			i += variable(text[i:], word) - 1
 		default:
 			word.WriteByte(c)

@@ -23,7 +23,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("%q is %q, %v; want %q", text, got, err, want)
 		}
 	}
-	for _, text := range []string{`'open`, `"open`, "a; rm", "`a`", "$(rm -r)", "a | b", "a & b", "a > b"} {
+	for _, text := range []string{`'open`, `"open`, "a; rm", "`a`", "$(rm -r)", "a | b", "a & b", "a > b", "\"$(rm -r)\"", "\"`rm`\""} {
 		if got, err := words(text); err == nil {
 			t.Errorf("%q is %q, want an error", text, got)
 		}
