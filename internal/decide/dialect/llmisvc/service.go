@@ -61,12 +61,16 @@ func readConfig(r *manifest.Reader, m *object, o *manifest.Object) {
 	m.check(func(path string, err error) { r.Errorf(path, "%v", err) })
 }
 
+// maxBases is how many Configs one service may be laid over.
+const maxBases = 32
+
 // readService reads an LLMInferenceService. With baseRefs it is one part of what is
 // served: what it lacks may come from there, so that it is not looked for.
 func readService(r *manifest.Reader, m *object, o *manifest.Object) {
 	s := r.Service(m.Metadata, o)
 	s.ProtocolDefault = service.ProtocolOpenAI
 	s.Stopped = s.Stopped || strings.EqualFold(s.Annotations[service.AnnotationKServeStop], "true")
+	manifest.CheckAtMost(r.Report, "spec.baseRefs", len(m.Spec.BaseRefs), maxBases)
 	for i, ref := range m.Spec.BaseRefs {
 		manifest.CheckName(r.Report, strict.Index("spec.baseRefs", i)+".name", ref.Name, true)
 		s.Bases = append(s.Bases, ref.Name)

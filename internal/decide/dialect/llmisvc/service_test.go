@@ -40,6 +40,7 @@ func TestRefused(t *testing.T) {
 		{source + "  router: {route: {http: {spec: {rules: []}}}}\n", "warning: spec.router.route.http.spec: has no effect"},
 		{source + "  router: {scheduler: {config: {inline: {}}}}\n", "warning: spec.router.scheduler.config: has no effect"},
 		{source + "  router: {gateway: {refs: [{name: g}]}}\n", "warning: spec.router.gateway.refs: has no effect on one machine"},
+		{source + "  baseRefs: [" + strings.Repeat("{name: b}, ", 33) + "]\n", "spec.baseRefs: 33 entries are more than there may be (32)"},
 		{source + "  tracing: {}\n", "warning: spec.tracing: has no effect"},
 		{source + "  storageInitializer: {enabled: false}\n", "warning: spec.storageInitializer.enabled: has no effect"},
 		{source + "  kvCacheOffloading: {cpu: 1Gi, evictionPolicy: newest}\n", `spec.kvCacheOffloading.evictionPolicy: unknown policy "newest"`},
