@@ -36,7 +36,7 @@ func runtimes(t testing.TB) map[string]service.Runtime {
 // folders are the names that each folder must hold: those of the guides'
 // tables, and our own.
 var folders = map[string][]string{
-	"builtin": {"llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
+	"builtin": {"kserve-llm", "kserve-llm-multinode", "kserve-llm-prefill-decode", "kserve-llm-prefill-decode-multinode", "llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
 		"roundhouse-simulator", "roundhouse-sklearn", "roundhouse-tensorflow", "roundhouse-xgboost", "sglang", "sglang-streamer", "vllm", "vllm-streamer", "vllm-tensorizer"},
 	"kserve": {"kserve-huggingfaceserver", "kserve-lgbserver", "kserve-mlserver", "kserve-paddleserver", "kserve-pmmlserver", "kserve-sklearnserver",
 		"kserve-tensorflow-serving", "kserve-torchserve", "kserve-tritonserver", "kserve-xgbserver"},
@@ -245,7 +245,7 @@ func TestCatalogTellsWhatItSpeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, rt := range all {
-		if kserve := strings.HasPrefix(rt.Name, "kserve-"); kserve != (rt.Speaks() == nil) {
+		if kserve := rt.Origin.Dialect() == service.DialectKServe; kserve != (rt.Speaks() == nil) {
 			t.Errorf("%s, of %s, lists %v and is known to speak %v", rt.Name, rt.Origin.APIVersion, rt.Protocols, rt.Speaks())
 		}
 	}

@@ -25,9 +25,9 @@ func newGetCommand() *cobra.Command {
 	var all, watch bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [services|runtimes|models|weights|routes|pools|reserves] [NAME…]",
-		Short: "List services, runtimes, models, routes, pools and reserves",
-		Long: `List services, runtimes, models, routes, pools and reserves. RESTARTS is how often the
+		Use:   "get [services|runtimes|models|weights|bases|routes|pools|reserves] [NAME…]",
+		Short: "List services, runtimes, models, bases, routes, pools and reserves",
+		Long: `List services, runtimes, models, bases, routes, pools and reserves. RESTARTS is how often the
 processes of a service's replicas were started again, LAST-FAILURE why it failed last
 and when it is tried again. With --watch it goes on with each service that changes.`,
 		Example: `  roundhouse get

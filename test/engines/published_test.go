@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/catalog"
 	words "roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 )
 
 // published are the programs whose flags testdata/published lists, as their
@@ -21,6 +22,7 @@ var published = map[string]string{
 	"tensorflow_model_server":          "tensorflow_model_server",
 	"/usr/bin/tensorflow_model_server": "tensorflow_model_server",
 	"torchserve":                       "torchserve",
+	"vllm":                             "vllm",
 }
 
 // TestPublishedFlags: engines that need a GPU, or come in images only, have every
@@ -49,19 +51,57 @@ func TestPublishedFlags(t *testing.T) {
 		}
 	}
 	for _, program := range published {
-		text, err := os.ReadFile(filepath.Join("testdata/published", program+".txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		known := strings.Fields(string(text[strings.IndexByte(string(text), '\n'):]))
+		source, known := publishedFlags(t, program)
 		if len(used[program]) == 0 {
 			t.Errorf("the catalog gives %s no flag", program)
 		}
 		for f, runtime := range used[program] {
 			if !slices.Contains(known, f) {
-				t.Errorf("%s gives %s the flag %s, which its source does not have: %s", runtime, program, f, strings.TrimPrefix(strings.SplitN(string(text), "\n", 2)[0], "# "))
+				t.Errorf("%s gives %s the flag %s, which its source does not have: %s", runtime, program, f, source)
 			}
 		}
+	}
+}
+
+// publishedFlags are a program's flags, and where they were read.
+func publishedFlags(t *testing.T, program string) (source string, flags []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata/published", program+".txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, rest, _ := strings.Cut(string(text), "\n")
+	return strings.TrimPrefix(first, "# "), strings.Fields(rest)
+}
+
+// TestPublishedLLMFlags: vLLM has every flag that comes of the fields of an
+// LLMInferenceService, or that KServe's samples add.
+func TestPublishedLLMFlags(t *testing.T) {
+	t.Parallel()
+	source, known := publishedFlags(t, "vllm")
+	used := 0
+	for _, file := range []string{"../../internal/decide/dialect/llmisvc/testdata/published.yaml", "../../examples/manifests/kserve-llm.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range dialect.Read(file, text).Objects {
+			if o.Service == nil || o.Service.Custom {
+				continue
+			}
+			for _, line := range commandLines(&words.Runtime{Components: o.Service.Components}) {
+				for _, w := range line {
+					if f := flag.FindString(w); strings.HasPrefix(f, "--") {
+						if used++; !slices.Contains(known, f) {
+							t.Errorf("%s: %s: vLLM has no flag %s: %s", file, o.Key, f, source)
+						}
+					}
+				}
+			}
+		}
+	}
+	if used == 0 {
+		t.Error("no service gives vLLM a flag")
 	}
 }
 

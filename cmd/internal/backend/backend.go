@@ -120,7 +120,7 @@ func (u Up) DeleteObject(ctx context.Context, o fleet.Object) (admin.Change, err
 	case o.Model != nil && o.Model.FineTuned != nil:
 		return u.Delete(ctx, "weights", o.Key)
 	}
-	return u.Delete(ctx, map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models"}[o.Kind], o.Key)
+	return u.Delete(ctx, map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models", dialect.KindBase: "bases"}[o.Kind], o.Key)
 }
 
 // Target is where commands find a running `up` or a cluster, as flags and the

@@ -156,7 +156,7 @@ func (*Cluster) FollowRequests(context.Context, admin.RequestQuery, func(admin.R
 }
 
 // ids are the IDs of kinds whose plurals commands use.
-var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "reserves": dialect.ReserveID}
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "reserves": dialect.ReserveID}
 
 // Objects implements Backend.
 func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {
@@ -168,9 +168,12 @@ func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, er
 	var out []admin.Object
 	for _, m := range list {
 		one := admin.Object{}
-		if m.Runtime != nil {
+		switch {
+		case m.Runtime != nil:
 			one = admin.RuntimeOf(*m.Runtime)
-		} else {
+		case m.Base != nil:
+			one = admin.BaseOf(*m.Base)
+		default:
 			one = admin.ModelOf(*m.Model)
 		}
 		one.Rendered = m.Rendered()

@@ -66,6 +66,8 @@ func (c *Cluster) here(o fleet.Object) fleet.Object {
 		o.Runtime.Namespace = o.Key.Namespace
 	case o.Model != nil:
 		o.Model.Namespace = o.Key.Namespace
+	case o.Base != nil:
+		o.Base.Namespace = o.Key.Namespace
 	case o.Routing != nil:
 		o.Routing.Common().Namespace = o.Key.Namespace
 	}
@@ -115,7 +117,7 @@ func (c *Cluster) fleet(ctx context.Context) (f *fleet.Fleet, tidy func(), err e
 	if err == nil {
 		f, err = fleet.New(fleet.Config{Platform: anywhere{}, Store: app.NoStore{Store: discarding{}}, Models: reachable{app.Inspector{Store: store}}, Traffic: app.NoTraffic{}, Catalog: runtimes, Cluster: true})
 	}
-	for _, id := range []string{"runtime", "model", "weight"} {
+	for _, id := range []string{"runtime", "model", "weight", dialect.BaseID} {
 		if err != nil {
 			break
 		}

@@ -19,6 +19,8 @@ import (
 var kinds = map[string]string{
 	"service": "services", "services": "services", "svc": "services", "modelservice": "services", "modelservices": "services",
 	"inferenceservice": "services", "inferenceservices": "services", "isvc": "services",
+	"llminferenceservice": "services", "llminferenceservices": "services", "llmisvc": "services",
+	"base": "bases", "bases": "bases", "llminferenceserviceconfig": "bases", "llminferenceserviceconfigs": "bases",
 	"runtime": "runtimes", "runtimes": "runtimes", "servingruntime": "runtimes", "servingruntimes": "runtimes",
 	"clusterservingruntime": "runtimes", "clusterservingruntimes": "runtimes",
 	"model": "models", "models": "models", "basemodel": "models", "basemodels": "models",

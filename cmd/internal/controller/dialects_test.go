@@ -30,6 +30,7 @@ func TestEveryDialect(t *testing.T) {
 		{iris, []string{"status", "model", "state"}, "Pending", []string{"status", "url"}},
 		{kserveSklearn, []string{"status", "clusterServingRuntimeName"}, "kserve-mlserver", []string{"status", "url"}},
 		{omeMistral, []string{"status", "modelStatus", "transitionStatus"}, "InProgress", []string{"status", "url"}},
+		{kserveLLM, []string{"status", "addresses"}, "[map[url:http://llm." + ns + ".example.com]]", []string{"status", "url"}},
 		{seldonSklearn, []string{"status", "state"}, "Creating", []string{"status", "address", "url"}},
 	} {
 		applied := kubetest.Apply(t, c, ns, m.manifest)
@@ -64,6 +65,54 @@ func TestEveryDialect(t *testing.T) {
 		kubetest.Eventually(t, func() string {
 			if left := made(t, c, ns, u.GetName()); len(left) > 0 {
 				return fmt.Sprintf("nothing left, not %v", left)
+			}
+			return ""
+		})
+	}
+}
+
+// kserveLLM is a service that has its model of the Config that it is laid over.
+const kserveLLM = `
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceServiceConfig
+metadata: {name: house}
+spec:
+  model: {uri: "hf://acme/tiny"}
+  template: {containers: [{name: main, env: [{name: VLLM_ADDITIONAL_ARGS, value: --enforce-eager}]}]}
+---
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: llm}
+spec:
+  baseRefs: [{name: house}]
+  model: {name: Acme/Tiny}
+  router: {route: {}, gateway: {}, scheduler: {}}
+`
+
+// TestLLMInferenceServiceFollowsItsConfig: a service whose Config comes later, and
+// changes, has pods of what both say.
+func TestLLMInferenceServiceFollowsItsConfig(t *testing.T) {
+	c := kubetest.Client(t, "kserve")
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t), kubetest.Server(t))
+	config, llm, _ := strings.Cut(kserveLLM, "---\n")
+	u := kubetest.Apply(t, c, ns, llm)[0]
+	kubetest.Eventually(t, func() string {
+		if got := condition(get(t, c, u), "Ready"); !strings.Contains(got, `no LLMInferenceServiceConfig named "house"`) {
+			return "the missing Config named, not " + got
+		}
+		return ""
+	})
+	for _, flag := range []string{"--enforce-eager", "--enable-prefix-caching"} {
+		kubetest.Apply(t, c, ns, strings.Replace(config, "--enforce-eager", flag, 1))
+		kubetest.Eventually(t, func() string {
+			var d appsv1.Deployment
+			if err := c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: shape.Name(service.Key{Namespace: ns, Name: "llm"}, service.RoleEngine)}, &d); err != nil {
+				return err.Error()
+			}
+			m := d.Spec.Template.Spec.Containers[0]
+			if words := strings.Join(append(m.Command, m.Args...), " "); words != "vllm serve /mnt/models --served-model-name Acme/Tiny --host 0.0.0.0 --port 8000 "+flag {
+				return words
 			}
 			return ""
 		})

@@ -232,8 +232,11 @@ func (t *Traffic) Publish(v fleet.View) {
 	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Bounds:   routing.Bounds{MaxQueue: v.Limits.Queue.MaxRequests, MaxQueueBytes: v.Limits.Queue.MaxBytes, MaxWait: v.Limits.Queue.MaxWait},
-		Adapters: adapters(v), Replicas: v.Replicas, Starting: v.Starting, Startup: v.Startup,
+		Adapters: adapters(v), Access: v.Access, Replicas: v.Replicas, Starting: v.Starting, Startup: v.Startup,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
+	if len(v.Access.Names) > 0 {
+		f.ServedName = v.Access.Names[0]
+	}
 	if v.Service.SharesPrefixes() {
 		f.Picker.Preset = picker.SharedPrefixes
 	}

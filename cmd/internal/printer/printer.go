@@ -132,7 +132,7 @@ func Explanations(w io.Writer, list []admin.Explanation, output string, all bool
 	return nil
 }
 
-// Objects prints runtimes, models or weights, which kind names.
+// Objects prints runtimes, models, weights or bases, which kind names.
 func Objects(w io.Writer, list []admin.Object, kind, output string, single bool) error {
 	switch output {
 	case "json", "yaml":
@@ -151,6 +151,13 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 		return None(w, kind)
 	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	if kind == "bases" {
+		_, _ = fmt.Fprintln(tw, "NAMESPACE\tNAME")
+		for _, o := range list {
+			_, _ = fmt.Fprintf(tw, "%s\t%s\n", o.Namespace, o.Name)
+		}
+		return tw.Flush()
+	}
 	if kind == "weights" {
 		_, _ = fmt.Fprintln(tw, "NAME\tTYPE\tBASE MODEL")
 		for _, o := range list {

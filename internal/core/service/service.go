@@ -133,6 +133,8 @@ type Service struct {
 	Model *ModelSource `json:"model,omitempty"`
 	// Runtime is the runtime asked for by name; nil means choose one.
 	Runtime *ObjectRef `json:"runtime,omitempty"`
+	// RuntimeYields: where Runtime cannot run and another can, that is chosen.
+	RuntimeYields bool `json:"runtimeYields,omitempty"`
 	// RuntimeVersion replaces the tag of the serving container's image.
 	RuntimeVersion string `json:"runtimeVersion,omitempty"`
 	// Protocol is the protocol asked for; "" when the manifest states none.
@@ -159,6 +161,42 @@ type Service struct {
 	Residency  Residency  `json:"residency,omitzero"`
 	KVCache    *KVCache   `json:"kvCache,omitempty"`
 	Components Components `json:"components,omitzero"`
+	// Access is how requests reach it, besides by its name and its host.
+	Access Access `json:"access,omitzero"`
+	// Bases name the Bases that its manifest is laid over, each over the one before.
+	Bases []string `json:"bases,omitempty"`
+}
+
+// Access is how requests reach a service besides by its name and its host.
+type Access struct {
+	// Names are names of the model for requests; replicas serve it by the first.
+	Names []string `json:"names,omitempty"`
+	// ByPath: below /NAMESPACE/NAME, and below each of Paths, are the service's own
+	// paths.
+	ByPath bool     `json:"byPath,omitempty"`
+	Paths  []string `json:"paths,omitempty"`
+	// Group names services of the namespace that share the requests for their Names,
+	// each by its Weight.
+	Group  string `json:"group,omitempty"`
+	Weight uint32 `json:"weight,omitempty"`
+	// Priority is that of requests which ask for none: above 0 critical, below 0
+	// sheddable.
+	Priority int32 `json:"priority,omitempty"`
+}
+
+// ServedName is the name by which replicas serve the model.
+func (s *Service) ServedName() string {
+	if len(s.Access.Names) > 0 {
+		return s.Access.Names[0]
+	}
+	return s.Name
+}
+
+// Base is what manifests of services are laid over (KServe's
+// LLMInferenceServiceConfig). What it says is in its manifest alone: it has no
+// meaning before it is merged.
+type Base struct {
+	Meta `json:",inline"`
 }
 
 // KVCache is where engines keep the keys and values of prompts besides the GPU.

@@ -16,6 +16,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/gateway"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/kserve"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/llmisvc"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/ome"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/own"
@@ -47,6 +48,7 @@ const (
 	KindService = manifest.KindService
 	KindRuntime = manifest.KindRuntime
 	KindModel   = manifest.KindModel
+	KindBase    = manifest.KindBase
 	KindRouting = manifest.KindRouting
 	KindReserve = manifest.KindReserve
 
@@ -115,12 +117,12 @@ func sortProblems(ps []Problem) {
 }
 
 // schemas are those of all dialects.
-var schemas = slices.Concat(own.Schemas, kserve.Schemas, ome.Schemas, seldon.Schemas, gateway.Schemas)
+var schemas = slices.Concat(own.Schemas, kserve.Schemas, llmisvc.Schemas, ome.Schemas, seldon.Schemas, gateway.Schemas)
 
 // notes are those of all dialects.
 var notes = func() manifest.Notes {
 	out := maps.Clone(manifest.KubernetesNotes)
-	for _, n := range []manifest.Notes{kserve.Notes, ome.Notes, seldon.Notes, gateway.Notes} {
+	for _, n := range []manifest.Notes{kserve.Notes, llmisvc.Notes, ome.Notes, seldon.Notes, gateway.Notes} {
 		maps.Copy(out, n)
 	}
 	return out
@@ -160,8 +162,6 @@ var foreign = map[string]manifest.Note{
 
 	"serving.kserve.io/v1alpha1 InferenceGraph":          manifest.Refused("is not served yet: each of its services can be, alone"),
 	"serving.kserve.io/v1alpha1 TrainedModel":            manifest.Refused("is not served yet: write an InferenceService for the model"),
-	"serving.kserve.io/v1alpha1 LLMInferenceService":     manifest.Refused("is not read yet: write an InferenceService with modelFormat huggingface"),
-	"serving.kserve.io/v1alpha2 LLMInferenceService":     manifest.Refused("is not read yet: write an InferenceService with modelFormat huggingface"),
 	"serving.kserve.io/v1alpha1 LocalModelCache":         manifest.Refused("is not read: models are cached as they are fetched"),
 	"serving.kserve.io/v1alpha1 LocalModelNodeGroup":     manifest.Refused("is not read: models are cached as they are fetched"),
 	"serving.kserve.io/v1alpha1 ClusterStorageContainer": manifest.Refused("is not read: models are fetched by Roundhouse itself"),

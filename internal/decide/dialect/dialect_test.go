@@ -24,6 +24,7 @@ type object struct {
 	Service *service.Service `json:",omitempty"`
 	Runtime *service.Runtime `json:",omitempty"`
 	Model   *service.Model   `json:",omitempty"`
+	Base    *service.Base    `json:",omitempty"`
 	Routing routing.Object   `json:",omitempty"`
 }
 
@@ -53,7 +54,7 @@ func TestExamples(t *testing.T) {
 				t.Errorf("an example has errors: %v", errs)
 			}
 			for _, o := range res.Objects {
-				got.Objects = append(got.Objects, object{o.Kind, o.Service, o.Runtime, o.Model, o.Routing})
+				got.Objects = append(got.Objects, object{o.Kind, o.Service, o.Runtime, o.Model, o.Base, o.Routing})
 			}
 			golden(t, filepath.Join("testdata", name+".golden.json"), got)
 		})

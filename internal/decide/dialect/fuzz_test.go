@@ -57,6 +57,7 @@ func check(t *testing.T, o Object) {
 		KindService: o.Service != nil && o.Runtime == nil && o.Model == nil && o.Routing == nil,
 		KindRuntime: o.Service == nil && o.Runtime != nil && o.Model == nil,
 		KindModel:   o.Service == nil && o.Runtime == nil && o.Model != nil,
+		KindBase:    o.Service == nil && o.Runtime == nil && o.Model == nil && o.Base != nil && o.Base.Key == o.Key,
 		KindRouting: o.Service == nil && o.Runtime == nil && o.Model == nil && o.Routing != nil && o.Routing.Common().Key == o.Key,
 	}
 	if !whole[o.Kind] || o.Key.Name == "" {

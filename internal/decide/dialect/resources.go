@@ -6,6 +6,7 @@ import (
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/llmisvc"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
@@ -29,7 +30,7 @@ type Resource struct {
 	// are the same.
 	Versions []string
 	// ID is the kind in an object's identity: "service", "runtime", "model",
-	// "weight", [ReserveID], or a routing kind in lower case.
+	// "weight", [BaseID], [ReserveID], or a routing kind in lower case.
 	ID     string
 	Status StatusForm
 }
@@ -44,6 +45,8 @@ const (
 	runtimeID = "runtime"
 	modelID   = "model"
 	weightID  = "weight"
+	// BaseID is that of what services are laid over.
+	BaseID = "base"
 	// ReserveID is that of Reserves, which are no part of the desired state of
 	// services.
 	ReserveID = "reserve"
@@ -69,6 +72,8 @@ var Resources = []Resource{
 	kept("serving.kserve.io", "InferenceService", "inferenceservices", serviceID, OfService, "v1beta1"),
 	kept("serving.kserve.io", "ServingRuntime", "servingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
 	kept("serving.kserve.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
+	kept("serving.kserve.io", llmisvc.KindService, "llminferenceservices", serviceID, OfService, "v1alpha2", "v1alpha1"),
+	kept("serving.kserve.io", llmisvc.KindConfig, "llminferenceserviceconfigs", BaseID, WithoutStatus, "v1alpha2", "v1alpha1"),
 
 	kept("ome.io", "InferenceService", "inferenceservices", serviceID, OfService, "v1beta1"),
 	kept("ome.io", "ServingRuntime", "servingruntimes", runtimeID, WithoutStatus, "v1beta1"),

@@ -11,6 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/gateway"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/kserve"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/llmisvc"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/ome"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/own"
@@ -22,6 +23,9 @@ import (
 func Status(origin service.Origin, st service.Status) map[string]any {
 	switch origin.Dialect() {
 	case service.DialectKServe:
+		if origin.Kind == llmisvc.KindService {
+			return llmisvc.Status(st)
+		}
 		return kserve.Status(st)
 	case service.DialectOME:
 		return ome.Status(st)
@@ -95,6 +99,9 @@ func replaceURIs(n *yaml.Node, uris map[string]string) {
 func ReadStatus(origin service.Origin, status any) service.Status {
 	switch origin.Dialect() {
 	case service.DialectKServe:
+		if origin.Kind == llmisvc.KindService {
+			return llmisvc.ReadStatus(status)
+		}
 		return kserve.ReadStatus(status)
 	case service.DialectOME:
 		return ome.ReadStatus(status)

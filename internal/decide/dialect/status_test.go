@@ -46,9 +46,12 @@ func served() service.Status {
 // with golden files.
 func TestStatus(t *testing.T) {
 	for dialect, version := range map[string]string{
-		"kserve": "serving.kserve.io/v1beta1", "ome": "ome.io/v1beta1", "own": api.APIVersion, "seldon": "machinelearning.seldon.io/v1",
+		"kserve": "serving.kserve.io/v1beta1", "kserve-llm": "serving.kserve.io/v1alpha2", "ome": "ome.io/v1beta1", "own": api.APIVersion, "seldon": "machinelearning.seldon.io/v1",
 	} {
 		origin := service.Origin{APIVersion: version}
+		if dialect == "kserve-llm" {
+			origin.Kind = "LLMInferenceService"
+		}
 		golden(t, "testdata/status."+dialect+".golden.json", map[string]any{
 			"full": Status(origin, served()), "empty": Status(origin, service.Status{}),
 		})
@@ -206,7 +209,7 @@ func renderAndRead(t *testing.T, o Object, st *service.Status) (string, Object) 
 // sameHub compares what two objects are, not where they were written.
 func sameHub(a, b Object) bool {
 	hub := func(o Object) string {
-		j, err := json.Marshal(object{o.Kind, o.Service, o.Runtime, o.Model, o.Routing})
+		j, err := json.Marshal(object{o.Kind, o.Service, o.Runtime, o.Model, o.Base, o.Routing})
 		if err != nil {
 			return err.Error()
 		}

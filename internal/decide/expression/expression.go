@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,11 +23,37 @@ const maxText = 256 << 10
 // is missing is an error where it would be written, because an empty argument
 // would start the wrong thing, and false in a condition.
 func Fill(s string, data map[string]any, keep []string) (string, error) {
-	tree, err := read(s, keep)
+	return common.fill(s, data, keep)
+}
+
+// Function is what expressions may call. An absent argument is nil.
+type Function func(args []any) (any, error)
+
+// Language is expressions of other fields and functions than the object's own.
+type Language struct {
+	// Fields says in messages which there are.
+	Fields string
+	// Functions may be called besides the common ones.
+	Functions map[string]Function
+}
+
+var common = Language{Fields: ".Name, .Namespace, .Labels and .Annotations of the service"}
+
+// Fill is Fill in this language.
+func (l Language) Fill(s string, data map[string]any) (string, error) { return l.fill(s, data, nil) }
+
+// Check reports what Fill would refuse in a text whatever the data.
+func (l Language) Check(s string) error {
+	_, err := l.read(s, nil)
+	return err
+}
+
+func (l Language) fill(s string, data map[string]any, keep []string) (string, error) {
+	tree, err := l.read(s, keep)
 	if tree == nil || err != nil {
 		return s, err
 	}
-	f := filler{data: data}
+	f := filler{data: data, language: l}
 	if err := f.list(tree.Root, data); err != nil {
 		return "", err
 	}
@@ -43,7 +70,7 @@ var (
 // Check reports what Fill would refuse in a text whatever the object: what no
 // expression may have, and fields other than ObjectFields and ReplicaFields.
 func Check(s string) error {
-	tree, err := read(s, nil)
+	tree, err := common.read(s, nil)
 	if tree == nil || err != nil {
 		return err
 	}
@@ -104,7 +131,7 @@ func unknownField(n parse.Node, name string) error {
 
 // read parses a text, nil where there is nothing to fill. What passes through is
 // a quoted text to the parser.
-func read(s string, keep []string) (*parse.Tree, error) {
+func (l Language) read(s string, keep []string) (*parse.Tree, error) {
 	var text strings.Builder
 	found := false
 	for rest := s; ; {
@@ -140,7 +167,7 @@ func read(s string, keep []string) (*parse.Tree, error) {
 	if len(trees) > 1 {
 		return nil, errors.New("template: define and block are not known here")
 	}
-	return t, check(t.Root)
+	return t, l.check(t.Root)
 }
 
 var (
@@ -184,26 +211,26 @@ func keeps(body string, keep []string) bool {
 var functions = map[string]int{"and": 1, "or": 1, "not": 1, "eq": 2, "ne": 2, "index": 2}
 
 // check refuses what no filler evaluates.
-func check(n parse.Node) error {
+func (l Language) check(n parse.Node) error {
 	switch n := n.(type) {
 	case *parse.ListNode:
 		if n == nil {
 			return nil
 		}
-		return all(n.Nodes)
+		return l.all(n.Nodes)
 	case *parse.IfNode:
-		return errors.Join(check(n.Pipe), check(n.List), check(n.ElseList))
+		return errors.Join(l.check(n.Pipe), l.check(n.List), l.check(n.ElseList))
 	case *parse.WithNode:
-		return errors.Join(check(n.Pipe), check(n.List), check(n.ElseList))
+		return errors.Join(l.check(n.Pipe), l.check(n.List), l.check(n.ElseList))
 	case *parse.ActionNode:
-		return check(n.Pipe)
+		return l.check(n.Pipe)
 	case *parse.PipeNode:
 		if len(n.Decl) > 0 {
 			return fmt.Errorf("template {{%s}}: variables are not known here", n)
 		}
 		var errs []error
 		for _, c := range n.Cmds {
-			errs = append(errs, all(c.Args))
+			errs = append(errs, l.all(c.Args))
 		}
 		return errors.Join(errs...)
 	case *parse.VariableNode:
@@ -211,8 +238,8 @@ func check(n parse.Node) error {
 			return fmt.Errorf("template {{%s}}: variables are not known here", n)
 		}
 	case *parse.IdentifierNode:
-		if _, known := functions[n.Ident]; !known {
-			return fmt.Errorf("template {{%s}}: the function is not known here: there are and, or, not, eq, ne and index", n)
+		if _, known := functions[n.Ident]; !known && l.Functions[n.Ident] == nil {
+			return fmt.Errorf("template {{%s}}: the function is not known here: there are and, or, not, eq, ne and index%s", n, l.more())
 		}
 	case *parse.TextNode, *parse.FieldNode, *parse.DotNode, *parse.StringNode, *parse.NumberNode, *parse.BoolNode:
 	default:
@@ -221,12 +248,20 @@ func check(n parse.Node) error {
 	return nil
 }
 
-func all(nodes []parse.Node) error {
+func (l Language) all(nodes []parse.Node) error {
 	var errs []error
 	for _, n := range nodes {
-		errs = append(errs, check(n))
+		errs = append(errs, l.check(n))
 	}
 	return errors.Join(errs...)
+}
+
+// more lists the language's own functions, for messages.
+func (l Language) more() string {
+	if len(l.Functions) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(slices.Sorted(maps.Keys(l.Functions)), ", ")
 }
 
 // absent is the value of a key that is missing.
@@ -234,9 +269,14 @@ type absent struct{ why error }
 
 // filler writes a text of one template.
 type filler struct {
-	data map[string]any
-	out  strings.Builder
+	data     map[string]any
+	language Language
+	out      strings.Builder
 }
+
+// maxFilled is the size of a text once its expressions are filled: a long value may
+// stand in it many times.
+const maxFilled = 16 << 20
 
 func (f *filler) list(l *parse.ListNode, dot any) error {
 	if l == nil {
@@ -257,11 +297,16 @@ func (f *filler) node(n parse.Node, dot any) error {
 	case *parse.ActionNode:
 		v, err := f.pipe(n.Pipe, dot)
 		if err != nil {
-			return at(n.Pipe, err)
+			return f.at(n.Pipe, err)
 		}
 		text, err := written(v)
-		f.out.WriteString(text)
-		return at(n.Pipe, err)
+		if err == nil && f.out.Len()+len(text) > maxFilled {
+			err = fmt.Errorf("the text is over %d bytes once its templates are filled", maxFilled)
+		}
+		if err == nil {
+			f.out.WriteString(text)
+		}
+		return f.at(n.Pipe, err)
 	case *parse.IfNode:
 		return f.branch(&n.BranchNode, dot, false)
 	case *parse.WithNode:
@@ -274,7 +319,7 @@ func (f *filler) branch(n *parse.BranchNode, dot any, with bool) error {
 	v, err := f.pipe(n.Pipe, dot)
 	switch {
 	case err != nil:
-		return at(n.Pipe, err)
+		return f.at(n.Pipe, err)
 	case !truth(v):
 		return f.list(n.ElseList, dot)
 	case with:
@@ -283,11 +328,11 @@ func (f *filler) branch(n *parse.BranchNode, dot any, with bool) error {
 	return f.list(n.List, dot)
 }
 
-func at(n *parse.PipeNode, err error) error {
+func (f *filler) at(n *parse.PipeNode, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("template {{%s}}: %w; known are .Name, .Namespace, .Labels and .Annotations of the service", n, err)
+	return fmt.Errorf("template {{%s}}: %w; known are %s", n, err, f.language.Fields)
 }
 
 func written(v any) (string, error) {
@@ -296,6 +341,8 @@ func written(v any) (string, error) {
 		return v, nil
 	case bool, int64:
 		return fmt.Sprint(v), nil
+	case nil:
+		return "", errors.New("it is not stated")
 	case absent:
 		return "", v.why
 	case unset:
@@ -351,7 +398,7 @@ func (f *filler) command(c *parse.CommandNode, dot any, before []any) (any, erro
 		}
 		args = append(args, v)
 	}
-	return call(name.Ident, append(args, before...))
+	return f.call(name.Ident, append(args, before...))
 }
 
 func (f *filler) value(n parse.Node, dot any) (any, error) {
@@ -374,7 +421,7 @@ func (f *filler) value(n parse.Node, dot any) (any, error) {
 	case *parse.PipeNode:
 		return f.pipe(n, dot)
 	case *parse.IdentifierNode:
-		return call(n.Ident, nil)
+		return f.call(n.Ident, nil)
 	}
 	return nil, fmt.Errorf("%s is no value", n)
 }
@@ -394,11 +441,25 @@ func lookup(v any, path []string) (any, error) {
 				return absent{fmt.Errorf("no key %q", name)}, nil
 			}
 			v = next
+		case nil: // of a field that is not stated
+			return absent{fmt.Errorf("%s is not stated", strings.Join(append([]string{""}, path[:i]...), "."))}, nil
 		default:
 			return nil, fmt.Errorf("%s is one text and has no keys", strings.Join(append([]string{""}, path[:i]...), "."))
 		}
 	}
 	return v, nil
+}
+
+func (f *filler) call(name string, args []any) (any, error) {
+	if own := f.language.Functions[name]; own != nil {
+		for i, v := range args {
+			if _, none := v.(absent); none {
+				args[i] = nil
+			}
+		}
+		return own(args)
+	}
+	return call(name, args)
 }
 
 func call(name string, args []any) (any, error) {
@@ -456,7 +517,7 @@ func equal(a, b any) (bool, error) {
 		switch (*v).(type) {
 		case unset:
 			*v = ""
-		case absent:
+		case absent, nil:
 			return false, nil
 		case map[string]string, map[string]any:
 			return false, errors.New("only texts, numbers and true or false are compared")

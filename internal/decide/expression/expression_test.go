@@ -115,7 +115,7 @@ func FuzzFill(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if _, err := Fill(s, data, []string{"Port"}); err == nil && !strings.Contains(s, ".Port") {
-			if _, err := read(s, nil); err != nil {
+			if _, err := common.read(s, nil); err != nil {
 				t.Errorf("%q is filled, and refused by Check: %v", s, err)
 			}
 		}

@@ -18,7 +18,8 @@ type claim struct {
 	route *routing.Route
 	split split       // of the route's targets
 	pool  *pool       // of an InferenceModel
-	of    service.Key // whose adapter it is; zero for other claims
+	of    service.Key // whose adapter it is, or name; zero for other claims
+	named bool        // it is a name of the service's model, not of an adapter
 }
 
 // rank is which claim of a namespace holds.
@@ -28,8 +29,10 @@ func (c *claim) rank() int {
 		return 0
 	case c.pool != nil:
 		return 1
-	case c.of != service.Key{}:
+	case c.named:
 		return 3
+	case c.of != service.Key{}:
+		return 4
 	}
 	return 2
 }
@@ -58,6 +61,7 @@ func (t *Table) addClaims(set *accepted) {
 			t.claim(&one)
 		}
 	}
+	t.addNames()
 	t.addAdapters()
 	for _, list := range t.full {
 		for _, c := range list {
@@ -102,11 +106,13 @@ func (t *Table) claim(c *claim) {
 
 // claimed resolves a query whose model is c's.
 func (t *Table) claimed(c *claim, q *Query, random func(n int) int) (Target, error) {
-	if c.rank() == 3 {
-		return Target{Pool: routing.Service(c.of), Adapter: c.key.Name, Model: c.key.Name, by: reasons{claim: c}}.leave(q), nil
-	}
-	if c.route == nil && c.pool == nil {
-		return Target{Pool: routing.Service(c.key), Named: true}, nil
+	switch {
+	case c.named:
+		return Target{Pool: routing.Service(c.of), Named: true, Priority: t.access[c.of].Priority, by: reasons{claim: c}}, nil
+	case c.of != service.Key{}:
+		return Target{Pool: routing.Service(c.of), Adapter: c.key.Name, Model: c.key.Name, Priority: t.access[c.of].Priority, by: reasons{claim: c}}.leave(q), nil
+	case c.route == nil && c.pool == nil:
+		return Target{Pool: routing.Service(c.key), Named: true, Priority: t.access[c.key].Priority}, nil
 	}
 	if c.pool != nil {
 		return c.pool.resolve(q, c.key.Name, random, Target{by: reasons{claim: c}})
@@ -181,13 +187,14 @@ type Name struct {
 	Origin service.Meta
 }
 
-// Names lists the model names that routing objects give, services' own
-// excepted, by name, then namespace. A name that several pools have is left
+// Names lists the model names that routing objects give, and those by which
+// replicas serve a model where it is not their service's own name, by name, then namespace. A name that several pools have is left
 // out: it needs a pool's host.
 func (t *Table) Names() []Name {
 	var out []Name
 	for _, c := range t.all {
-		if c.rank() >= 2 || len(t.full[c.key.String()]) > 1 {
+		first := c.named && t.access[c.of].Names[0] == c.key.Name // of several, that which replicas serve
+		if c.rank() >= 2 && !first || len(t.full[c.key.String()]) > 1 {
 			continue
 		}
 		n := Name{Model: c.key.Name}
@@ -195,6 +202,8 @@ func (t *Table) Names() []Name {
 			n.Model = c.key.String()
 		}
 		switch {
+		case first:
+			n.Pool, n.Origin = routing.Service(c.of), service.Meta{Key: c.of}
 		case c.pool != nil:
 			n.Pool, n.Origin = c.pool.ref, c.pool.models[c.key.Name].object.Meta
 		default:
@@ -224,7 +233,9 @@ func (t *Table) addAdapters() {
 // at is a service that a request has been found to be for. The error is a
 // *NotFoundError.
 func (t *Table) at(k service.Key, q *Query) (Target, error) {
-	out := Target{Pool: routing.Service(k), Named: q.Model == "" || names(k, q.Model)}
+	reach := t.access[k.Stable()]
+	out := Target{Pool: routing.Service(k), Priority: reach.Priority,
+		Named: q.Model == "" || names(k, q.Model) || slices.Contains(reach.Names, strings.TrimPrefix(q.Model, k.Namespace+"/"))}
 	if out.Named {
 		return out, nil
 	}
@@ -259,7 +270,7 @@ type Adapter struct {
 func (t *Table) Adapters() []Adapter {
 	var out []Adapter
 	for _, c := range t.all {
-		if c.of == (service.Key{}) || len(t.full[c.key.String()]) > 1 {
+		if c.of == (service.Key{}) || c.named || len(t.full[c.key.String()]) > 1 {
 			continue
 		}
 		out = append(out, Adapter{Model: t.Name(c.key), Name: c.key.Name, Service: c.of})

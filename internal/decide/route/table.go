@@ -33,6 +33,8 @@ type Entry struct {
 	// they answer every other name by the model without an adapter, as SGLang
 	// does: such names are refused.
 	Served []string
+	// Access is how else requests reach it.
+	Access service.Access
 }
 
 // Query is what a request says of where it wants to go.
@@ -82,6 +84,8 @@ type Table struct {
 	adapters map[service.Key][]string
 	served   map[service.Key][]string // see Entry.Served
 	hostOf   map[service.Key]string
+	access   map[service.Key]service.Access // of services that have any
+	below    map[string]service.Key         // of paths below which their own are
 	http     httpTable
 	all      []*claim // every name, sorted
 	domain   string
@@ -140,6 +144,7 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 			}
 			t.served[e.Key] = e.Served
 		}
+		t.reach(e)
 	}
 	for k, host := range t.hostOf {
 		if !k.IsCanary() { // reached through its service, or by its host
@@ -152,7 +157,7 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 		t.hosts[host] = ref
 	}
 	slices.SortFunc(t.keys, compareKeys)
-	set := accept(objects)
+	set := accept(append(t.groups(), objects...))
 	t.addPools(set)
 	t.addClaims(set)
 	t.http = t.compileHTTP(set)

@@ -2,6 +2,7 @@ package selection
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -56,7 +57,9 @@ func hostRule(base, over service.Components, h Host, model service.Attributes) R
 		}
 		parts++
 		if why := p.lacks(h, model); why != "" {
-			lacks = append(lacks, why)
+			if !slices.Contains(lacks, why) { // both of prefill and decode may lack one program
+				lacks = append(lacks, why)
+			}
 		} else if l := p.local(); l.FallbackOf != nil {
 			fallbacks = append(fallbacks, l.Command[0]+" in place of "+l.FallbackOf.Command[0]+", which is not on PATH")
 		}

@@ -115,6 +115,18 @@ type Result struct {
 // order of runtimes has no influence. Nothing given is changed, and the
 // result's Candidate.Runtime points into runtimes.
 func Choose(req Request, runtimes []service.Runtime, host Host) Result {
+	res := choose(req, runtimes, host)
+	if res.Chosen == nil && req.Service != nil && req.Service.Runtime != nil && req.Service.RuntimeYields {
+		free := *req.Service
+		free.Runtime = nil
+		if other := choose(Request{&free, req.Attributes}, runtimes, host); other.Chosen != nil {
+			return other
+		}
+	}
+	return res
+}
+
+func choose(req Request, runtimes []service.Runtime, host Host) Result {
 	s := newSubject(req, host)
 	res := Result{Service: s.svc.Key, Attributes: s.model}
 	if s.svc.Custom {
@@ -270,6 +282,7 @@ func InputsHash(req Request) string {
 	in := struct {
 		Model           *service.ModelSource `json:"model,omitempty"`
 		Runtime         *service.ObjectRef   `json:"runtime,omitempty"`
+		Yields          bool                 `json:"runtimeYields,omitempty"`
 		Protocol        service.Protocol     `json:"protocol,omitempty"`
 		ProtocolDefault service.Protocol     `json:"protocolDefault,omitempty"`
 		MultiModel      bool                 `json:"multiModel,omitempty"`
@@ -279,7 +292,7 @@ func InputsHash(req Request) string {
 		Workers         bool                 `json:"workers,omitempty"`
 		Adapters        bool                 `json:"adapters,omitempty"` // which they are moves nothing
 	}{
-		Runtime: svc.Runtime, Protocol: svc.Protocol, ProtocolDefault: svc.ProtocolDefault,
+		Runtime: svc.Runtime, Yields: svc.RuntimeYields, Protocol: svc.Protocol, ProtocolDefault: svc.ProtocolDefault,
 		MultiModel: svc.MultiModel, Custom: svc.Custom, Accelerators: svc.AcceleratorClass,
 	}
 	if svc.Model != nil {

@@ -51,7 +51,7 @@ func (in Input) server() string {
 func (in Input) kserve(c *Component) {
 	if in.Cluster && in.Service.Origin.Dialect() == service.DialectKServe {
 		for i := range c.Pod.Containers {
-			give(&c.Pod.Containers[i], "INFERENCE_SERVICE_NAME", "{{.Name}}")
+			give(&c.Pod.Containers[i], "INFERENCE_SERVICE_NAME", in.Service.Name)
 		}
 	}
 	m := container(c.Pod, c.Main)

@@ -1,6 +1,8 @@
 package workload
 
 import (
+	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,8 +146,12 @@ func fromContainer(m *corev1.Container, metrics int32) *service.Local {
 	if len(m.Ports) > 0 {
 		http = m.Ports[0].ContainerPort
 	}
+	script := scriptOf(words)
 	for i, w := range words {
 		w = strings.ReplaceAll(w, mountPath, "{{.ModelPath}}")
+		if i == script && http > 0 {
+			w = portFlag(http).ReplaceAllString(w, "${1}{{.Port}}")
+		}
 		if there, ok := withoutPort(w, http); ok {
 			w = there + "{{.Port}}"
 		} else if there, ok := withoutPort(w, metrics); ok {
@@ -154,6 +160,19 @@ func fromContainer(m *corev1.Container, metrics int32) *service.Local {
 		words[i] = w
 	}
 	return &service.Local{Command: words, WorkingDir: m.WorkingDir}
+}
+
+// scriptOf is the index of the text that a shell runs, -1 where none does.
+func scriptOf(words []string) int {
+	if len(words) > 2 && slices.Contains([]string{"sh", "bash"}, path.Base(words[0])) && strings.HasPrefix(words[1], "-") && strings.HasSuffix(words[1], "c") {
+		return 2
+	}
+	return -1
+}
+
+// portFlag finds a port in the text of a shell, where it is the value of a flag.
+func portFlag(port int32) *regexp.Regexp {
+	return regexp.MustCompile(`(--(?:http[-_])?port[= ]['"]?)` + strconv.Itoa(int(port)) + `\b()`)
 }
 
 // withoutPort is what stands before a port in a word that is one, or ends in

@@ -62,6 +62,8 @@ func (in Input) Hash() string {
 	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: annotations(svc.Annotations)}
 	svc.Stopped = false // what starts again is what was stopped
 	svc.Components = in.unscaled(svc.Components)
+	svc.Access = service.Access{Names: svc.Access.Names[:min(len(svc.Access.Names), 1)]}
+	svc.Bases, svc.RuntimeYields = nil, false // what comes of them counts
 	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, ShareGPU: svc.Residency.ShareGPU}
 	if in.Cluster {
 		svc.Residency = service.Residency{}
@@ -152,12 +154,12 @@ func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
 		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
-		Disaggregation: s.Disaggregation, Labels: s.Labels, Annotations: annotations(s.Annotations)}
+		Disaggregation: s.Disaggregation, Access: s.Access, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {
 		rev.Model.Storage = s.Model.Storage
 	}
-	data := map[string]any{"Name": s.Name, "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": labels(s.Annotations)}
+	data := map[string]any{"Name": s.ServedName(), "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": labels(s.Annotations)}
 	var err error
 	if rev.Model.Adapters, err = in.served(data); err != nil {
 		return Revision{}, fmt.Errorf("%s: %w", s.Key, err)

@@ -46,6 +46,9 @@ type Revision struct {
 	Delivery Delivery `json:"delivery,omitzero"`
 	// Disaggregation is the service's, else the runtime's.
 	Disaggregation service.Disaggregation `json:"disaggregation,omitempty"`
+	// Access is how requests reach it. Of it the name by which replicas serve the
+	// model alone is an input of the hash.
+	Access service.Access `json:"access,omitzero"`
 	// Components in the order of service.Roles.
 	Components []Component `json:"components"`
 	// Before is the revision that serves while no replica of this one has been
@@ -80,11 +83,11 @@ func (r *Revision) Component(role service.Role) *Component {
 }
 
 // Scaled is r with the limits of next, a rendering of the same inputs, and its
-// names of adapters: what runs
+// names of the model and of adapters: what runs
 // stays as it was first rendered, whatever this program renders by now. Pods
 // keep the time they get to start, which stands in them.
 func (r Revision) Scaled(next Revision) Revision {
-	r.Components, r.Model.Adapters = slices.Clone(r.Components), next.Model.Adapters
+	r.Components, r.Model.Adapters, r.Access = slices.Clone(r.Components), next.Model.Adapters, next.Access
 	for i := range r.Components {
 		c := &r.Components[i]
 		n := next.Component(c.Role)

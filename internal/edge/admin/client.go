@@ -200,12 +200,13 @@ func (c *Client) Service(ctx context.Context, k service.Key) (out Service, err e
 	return out, c.call(ctx, http.MethodGet, servicePath(k), nil, &out)
 }
 
-// Objects lists "runtimes", "models" or "weights".
+// Objects lists "runtimes", "models", "weights" or "bases".
 func (c *Client) Objects(ctx context.Context, kinds string) (out []Object, err error) {
 	return out, c.call(ctx, http.MethodGet, "/api/v1/"+kinds, nil, &out)
 }
 
-// Delete removes an object; kinds is "services", "runtimes", "models" or "weights". A
+// Delete removes an object; kinds is "services", "runtimes", "models", "weights" or
+// "bases". A
 // cluster-scoped object has no namespace.
 func (c *Client) Delete(ctx context.Context, kinds string, k service.Key) (out Change, err error) {
 	ns := k.Namespace

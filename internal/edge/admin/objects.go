@@ -270,6 +270,21 @@ func (s *Server) models(kind string) http.HandlerFunc {
 	}
 }
 
+func (s *Server) bases(w http.ResponseWriter, _ *http.Request) {
+	out := []Object{}
+	for _, o := range s.cfg.Fleet.Objects(dialect.BaseID) {
+		wire := BaseOf(*o.Base)
+		wire.Rendered = render(o, nil)
+		out = append(out, wire)
+	}
+	answer(w, out)
+}
+
+// BaseOf is what services are laid over, as commands show it.
+func BaseOf(b service.Base) Object {
+	return Object{Kind: dialect.BaseID, Namespace: b.Namespace, Name: b.Name, Created: b.Created}
+}
+
 // ModelOf is a model, or fine-tuned weights, as commands show it.
 func ModelOf(m service.Model) Object {
 	if ft := m.FineTuned; ft != nil {

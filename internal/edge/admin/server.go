@@ -17,6 +17,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/journal"
@@ -109,12 +110,14 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("DELETE /api/v1/runtimes/{namespace}/{name}", s.remove("runtime"))
 	mux.HandleFunc("DELETE /api/v1/models/{namespace}/{name}", s.remove("model"))
 	mux.HandleFunc("DELETE /api/v1/weights/{namespace}/{name}", s.remove("weight"))
+	mux.HandleFunc("DELETE /api/v1/bases/{namespace}/{name}", s.remove(dialect.BaseID))
 	mux.HandleFunc("GET /api/v1/usage", s.usage)
 	mux.HandleFunc("GET /api/v1/routing", s.routing)
 	mux.HandleFunc("DELETE /api/v1/routing/{kind}/{namespace}/{name}", s.removeRouting)
 	mux.HandleFunc("GET /api/v1/runtimes", s.runtimes)
 	mux.HandleFunc("GET /api/v1/models", s.models("model"))
 	mux.HandleFunc("GET /api/v1/weights", s.models("weight"))
+	mux.HandleFunc("GET /api/v1/bases", s.bases)
 	mux.HandleFunc("GET /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.has)
 	mux.HandleFunc("PUT /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.put)
 	mux.HandleFunc("GET /api/v1/readable", readable)

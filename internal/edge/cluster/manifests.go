@@ -178,13 +178,15 @@ func unread(r *dialect.Resource, u *unstructured.Unstructured) dialect.Object {
 		o.Kind, o.Model = dialect.KindModel, &service.Model{Meta: common}
 	case "weight":
 		o.Kind, o.Model = dialect.KindModel, &service.Model{Meta: common, FineTuned: &service.FineTuned{}}
+	case dialect.BaseID:
+		o.Kind, o.Base = dialect.KindBase, &service.Base{Meta: common}
 	case dialect.ReserveID:
 		o.Kind = dialect.KindReserve
 	}
 	return o
 }
 
-// Manifests lists those of the kinds of an ID ("service", "runtime", "model",
+// Manifests lists those of the kinds of an ID ("service", "runtime", "model", "base",
 // "" for routing), of one namespace and the cluster or, with "", of all. What
 // may not be listed is left out and said in refused; where nothing may be, that
 // is the error.

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // serve answers one request of the surfaces.
@@ -15,7 +17,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g, w, r)
 	defer x.end()
 	path := r.URL.EscapedPath()
-	call := surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "")
+	anthropic := r.Header.Get("Anthropic-Version") != ""
+	call := surface.Find(path, r.URL.Path, anthropic)
+	if call.Kind == surface.Unknown && g.enterService(r, path) {
+		path = r.URL.EscapedPath()
+		call = surface.Find(path, r.URL.Path, anthropic)
+	}
 	if _, ok := w.(*explained); ok && call.Surface != surface.V1 {
 		call.Surface = surface.OIP // whose errors are one string
 	}
@@ -27,6 +34,21 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		x.refuse(err)
 	}
+}
+
+// enterService makes a request to a path below a service's, such as
+// /NAMESPACE/NAME/v1/models, one to the service's host.
+func (g *Gateway) enterService(r *http.Request, path string) bool {
+	host, rest, ok := g.dispatch.Below(dispatch.Request{Host: r.Host, Path: path, RawQuery: r.URL.RawQuery, Method: r.Method, Header: r.Header.Get})
+	if !ok {
+		return false
+	}
+	plain, err := url.PathUnescape(rest)
+	if err != nil {
+		return false
+	}
+	r.Host, r.URL.Path, r.URL.RawPath = host, plain, rest
+	return true
 }
 
 // enter checks who sends the request, before its path and body are looked at. The

@@ -172,7 +172,7 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 	for r, p := range pools {
 		if !r.Pool {
 			c := p.config.Load()
-			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Adapters: c.adapterNames(), Served: c.served()})
+			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Adapters: c.adapterNames(), Served: c.served(), Access: c.Access})
 		}
 	}
 	table := sync.OnceValue(func() *route.Table { return route.NewTable(entries, d.cfg.Domain, objects...) })
@@ -202,6 +202,14 @@ func (d *Dispatcher) demandOf(k service.Key) *demandCounter {
 		d.accounts.byKey[k] = a
 	}
 	return a
+}
+
+// Below finds the service below whose path a request's is: its host, and the rest of
+// the path.
+func (d *Dispatcher) Below(r Request) (host, rest string, ok bool) {
+	t := d.view.Load().table()
+	k, rest, ok := t.Below(r.where())
+	return t.HostOf(k), rest, ok
 }
 
 // route finds the pool of a request and the target that led to it.

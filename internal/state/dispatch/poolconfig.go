@@ -53,6 +53,8 @@ type PoolConfig struct {
 	// Adapters are the LoRA adapters that a service's replicas have, which
 	// requests can name as they do models.
 	Adapters []Adapter
+	// Access is how requests reach a service, besides by its name and its host.
+	Access service.Access
 	// CanaryPercent of the requests for a service go to the pool of its canary,
 	// Key.Canary(), if there is one.
 	CanaryPercent int

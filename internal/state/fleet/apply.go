@@ -30,12 +30,15 @@ type Object struct {
 	Patch map[string]any
 	// Earlier is the manifest that Undo goes back to; nil without one.
 	Earlier *Earlier
+	// Flaw is why the service cannot be laid over its Bases; "" where it is, or names
+	// none.
+	Flaw string
 }
 
 // ID names an object among all kinds.
 type ID struct {
 	// Kind is "service", "runtime", "model", "weight" (a model object that holds an
-	// adapter), or a routing kind in lower case:
+	// adapter), "base", or a routing kind in lower case:
 	// "pool", "route", "httproute", "inferencemodel", …
 	Kind string
 	service.Key
@@ -66,6 +69,8 @@ func (o Object) ID() ID {
 		return ID{Kind: weightKind, Key: o.Key}
 	case o.Model != nil:
 		return ID{Kind: "model", Key: o.Key}
+	case o.Base != nil:
+		return ID{Kind: baseKind, Key: o.Key}
 	case o.Routing != nil:
 		return ID{Kind: routingKind(o.Routing.RoutingKind()), Key: o.Key}
 	case o.Kind == dialect.KindReserve:
@@ -82,6 +87,8 @@ func (o Object) meta() *service.Meta {
 		return &o.Runtime.Meta
 	case o.Model != nil:
 		return &o.Model.Meta
+	case o.Base != nil:
+		return &o.Base.Meta
 	case o.Routing != nil:
 		return o.Routing.Common()
 	case o.Service != nil:
@@ -349,6 +356,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	if err != nil {
 		return Change{ID: id}, err
 	}
+	obj = f.resolver.laid(obj)
 	change := compare(&obj, before, known, f.cfg.Now())
 	if change.Action == actionUnchanged && !o.Reselect {
 		if id.Kind == serviceKind { // who applies it again has often just mended what it lacked
@@ -371,6 +379,9 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 			e.reselect = e.reselect || choosing
 			return choosing || uses(e, obj.Key.Name)
 		})
+	case baseKind:
+		f.resolver.put(obj)
+		f.relayLocked(obj.Key.Name)
 	case "model":
 		f.resolver.put(obj)
 		f.services.renewLocked(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
@@ -387,7 +398,7 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 
 func (f *Fleet) object(id ID) (Object, bool) {
 	switch id.Kind {
-	case runtimeKind, "model", weightKind:
+	case runtimeKind, "model", weightKind, baseKind:
 		return f.resolver.object(id)
 	case serviceKind:
 	default:
@@ -411,7 +422,7 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		return fmt.Errorf("%s: %w", id, err)
 	}
 	switch id.Kind {
-	case runtimeKind, "model", weightKind:
+	case runtimeKind, "model", weightKind, baseKind:
 		f.resolver.remove(id)
 	case serviceKind:
 		f.services.deleteLocked(id.Key)

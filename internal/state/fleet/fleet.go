@@ -131,7 +131,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			e := newEntry(o)
 			e.record = pinned[o.Key]
 			f.services.mu.entries[o.Key] = e
-		case o.Runtime != nil, o.Model != nil:
+		case o.Runtime != nil, o.Model != nil, o.Base != nil:
 			f.resolver.put(o)
 		case o.Routing != nil:
 			f.routes.put(o)
@@ -140,6 +140,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 	unwanted := f.services.restoreCanariesLocked(pinned)
 	for _, k := range slices.SortedFunc(maps.Keys(f.services.mu.entries), func(a, b service.Key) int { return strings.Compare(a.String(), b.String()) }) {
 		e := f.services.mu.entries[k]
+		e.object = f.resolver.laid(e.object)
 		e.stale = f.resolver.outdated(ctx, k, e)
 		if e.record != nil {
 			err := f.cfg.Platform.Apply(ctx, e.record.Revision)

@@ -13,6 +13,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -30,6 +31,12 @@ func (r *resolver) inputs(o Object, pinned service.RuntimeChoice) map[string]str
 	}
 	if m := o.Service.Model; m != nil && m.Ref != nil {
 		add(r.findModelLocked(*m.Ref, o.Key.Namespace))
+	}
+	for _, name := range o.Service.Bases {
+		for _, k := range dialect.BaseKeys(o.Key.Namespace, name) {
+			base, ok := r.mu.bases[ID{Kind: baseKind, Key: k}]
+			add(base, ok)
+		}
 	}
 	for _, name := range o.Service.AdapterNames() {
 		w, ok := r.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]

@@ -220,6 +220,8 @@ type View struct {
 	Replicas []replica.Replica
 	// Adapters are the LoRA adapters that the replicas have.
 	Adapters []workload.Adapter
+	// Access is how requests reach the service, besides by its name and its URL.
+	Access service.Access
 	// CanaryPercent is how much of the traffic goes to the service's canary,
 	// which is published by itself under Key.Canary().
 	CanaryPercent int

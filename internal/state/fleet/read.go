@@ -121,10 +121,14 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 	if err != nil {
 		return Explanation{}, err
 	}
+	o = f.resolver.laid(o)
 	m, err := f.resolver.model(ctx, o)
 	ex := Explanation{Attributes: m.attributes, URI: m.uri, Adapters: m.adapters}
 	if err != nil {
 		ex.Problem = err.Error()
+	}
+	if o.Flaw != "" {
+		ex.Problem = o.Flaw
 	}
 	f.services.mu.Lock()
 	if e := f.services.mu.entries[o.Key]; e != nil && e.record != nil {

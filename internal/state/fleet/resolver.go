@@ -27,19 +27,23 @@ type resolver struct {
 		sync.Mutex
 		runtimes map[ID]Object
 		models   map[ID]Object // and weights
+		bases    map[ID]Object
 	}
 }
 
 func newResolver(cfg *Config) *resolver {
 	r := &resolver{cfg: cfg}
-	r.mu.runtimes, r.mu.models = map[ID]Object{}, map[ID]Object{}
+	r.mu.runtimes, r.mu.models, r.mu.bases = map[ID]Object{}, map[ID]Object{}, map[ID]Object{}
 	return r
 }
 
 // of returns the map of a kind's objects; mu is held.
 func (r *resolver) of(kind string) map[ID]Object {
-	if kind == runtimeKind {
+	switch kind {
+	case runtimeKind:
 		return r.mu.runtimes
+	case baseKind:
+		return r.mu.bases
 	}
 	return r.mu.models
 }
@@ -68,7 +72,7 @@ func (r *resolver) objects(match func(ID, Object) bool) []Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []Object
-	for _, kept := range []map[ID]Object{r.mu.runtimes, r.mu.models} {
+	for _, kept := range []map[ID]Object{r.mu.runtimes, r.mu.models, r.mu.bases} {
 		for id, o := range kept {
 			if match(id, o) {
 				out = append(out, o)
@@ -82,6 +86,9 @@ func (r *resolver) objects(match func(ID, Object) bool) []Object {
 // resolved makes the record for w's inputs, or returns why it cannot be made.
 // With neither, the time of the next attempt has not come.
 func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duration, *service.Failure) {
+	if flaw := w.object.Flaw; flaw != "" {
+		return nil, 0, &service.Failure{Reason: reasonInvalidSpec, Message: flaw}
+	}
 	host, err := r.cfg.Platform.Host(ctx)
 	if err != nil {
 		return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}

@@ -66,7 +66,7 @@ func (w *work) view(cfg *Config) View {
 
 // view is what the request path is told, but for the share of a canary.
 func (s *snapshot) view(url string, now time.Time, cluster bool) View {
-	v := View{Key: s.key, Service: s.object.Service, URL: url, Replicas: s.replicas}
+	v := View{Key: s.key, Service: s.object.Service, URL: url, Replicas: s.replicas, Access: s.object.Service.Access}
 	if s.record == nil {
 		v.Adapters = named(s.object.Service)
 		v.Cause = "not yet resolved"
@@ -78,7 +78,7 @@ func (s *snapshot) view(url string, now time.Time, cluster bool) View {
 	v.Role, v.Disaggregation = entrance(&s.record.Revision), s.record.Revision.Disaggregation
 	v.Needs = Needs(&s.record.Revision)
 	v.Startup = s.record.Learned[v.Role].Startup()
-	v.Adapters = s.record.Revision.Model.Adapters
+	v.Adapters, v.Access = s.record.Revision.Model.Adapters, s.record.Revision.Access
 	v.Protocol, v.Limits = s.record.Revision.Protocol, s.record.Revision.Component(v.Role).Limits
 	if !s.mixed() {
 		v.Protocols = s.record.Revision.Protocols

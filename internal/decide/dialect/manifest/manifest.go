@@ -25,12 +25,14 @@ const (
 	KindModel   Kind = "Model"
 	// KindRouting is every kind of package routing.
 	KindRouting Kind = "Routing"
+	// KindBase is what services are laid over.
+	KindBase Kind = "Base"
 	// KindReserve is checked, and has no part of an Object.
 	KindReserve Kind = "Reserve"
 )
 
 // Object is one document read into the hub. Exactly one of Service,
-// Runtime, Model and Routing is set, or none for KindReserve.
+// Runtime, Model, Base and Routing is set, or none for KindReserve.
 type Object struct {
 	Origin service.Origin
 	// Key has no namespace for cluster-scoped objects.
@@ -39,6 +41,7 @@ type Object struct {
 	Service *service.Service
 	Runtime *service.Runtime
 	Model   *service.Model
+	Base    *service.Base
 	Routing routing.Object
 	// Original is the document as written, without its separator. Its first
 	// line is Origin.Line of the file. It is a slice of what Read was given.

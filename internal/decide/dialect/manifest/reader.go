@@ -193,6 +193,12 @@ func (r *Reader) Model(m metav1.ObjectMeta, cluster bool, o *Object) {
 	o.Key = o.Model.Key
 }
 
+// Base begins what services are laid over.
+func (r *Reader) Base(m metav1.ObjectMeta, o *Object) {
+	o.Kind, o.Base = KindBase, &service.Base{Meta: r.Meta(m, false, true)}
+	o.Key = o.Base.Key
+}
+
 // ReadProtocol reads a protocol in any spelling.
 func ReadProtocol(r *Report, path, s string) service.Protocol {
 	p, ok := service.ParseProtocol(s)

@@ -31,6 +31,8 @@ var projects = map[string][]definition{
 		{kserve, "InferenceService", "inferenceservices", []string{"v1beta1"}, "isvc", false},
 		{kserve, "ServingRuntime", "servingruntimes", []string{"v1alpha1"}, "", false},
 		{kserve, "ClusterServingRuntime", "clusterservingruntimes", []string{"v1alpha1"}, "", true},
+		{kserve, "LLMInferenceService", "llminferenceservices", []string{"v1alpha2", "v1alpha1"}, "llmisvc", false},
+		{kserve, "LLMInferenceServiceConfig", "llminferenceserviceconfigs", []string{"v1alpha2", "v1alpha1"}, "", false},
 	},
 	"ome": {
 		{ome, "InferenceService", "inferenceservices", []string{"v1beta1"}, "isvc", false},
