@@ -62,7 +62,7 @@ func (in Input) Hash() string {
 	svc.Meta = service.Meta{Key: svc.Key, Labels: svc.Labels, Annotations: annotations(svc.Annotations)}
 	svc.Stopped = false // what starts again is what was stopped
 	svc.Components = in.unscaled(svc.Components)
-	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, ShareGPU: svc.Residency.ShareGPU}
+	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, GPUPercent: svc.Residency.GPUPercent, ShareGPU: svc.Residency.ShareGPU}
 	if in.Cluster {
 		svc.Residency = service.Residency{}
 	}
