@@ -91,6 +91,8 @@ type Residency struct {
 	// services may have the rest. Without a limit nvidia.com/gpu it takes one GPU.
 	// Default: its GPUs are its own.
 	GPUMemory *resource.Quantity `json:"gpuMemory,omitempty"`
+	// GPUPercent is the same in percent of the memory of each, 1 to 100, such as 40.
+	GPUPercent int `json:"gpuPercent,omitempty"`
 	// ShareGPU is for where gpuMemory is not known: a replica takes of each of its GPUs
 	// what the size of its model's files lets expect, and once one was measured what
 	// that took. Without a limit nvidia.com/gpu it takes one GPU.

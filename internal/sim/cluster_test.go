@@ -65,7 +65,7 @@ func newCluster(w *world) (*cluster, error) {
 		}
 	}
 	for i := range c.controllers {
-		time.Sleep(time.Duration(1+i) * 317 * time.Nanosecond)
+		pause(0, ofServers+int64(i))
 		if err := c.start(i); err != nil {
 			return nil, err
 		}
@@ -165,8 +165,11 @@ type announcing struct {
 	c *cluster
 }
 
-func (s announcing) PutRecord(r fleet.Record) error {
-	err := s.Store.PutRecord(r)
+func (s announcing) PutRecord(r fleet.Record) (err error) {
+	s.c.world.machine.locked(func() { err = s.c.world.machine.refused() })
+	if err == nil {
+		err = s.Store.PutRecord(r)
+	}
 	if err == nil {
 		s.c.note(r.Service, func() { s.c.records[r.Service] = &r })
 	}

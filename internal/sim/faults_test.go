@@ -1,9 +1,12 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing/synctest"
 	"time"
@@ -94,6 +97,23 @@ var kinds = map[string]func(f *FaultPlan, w *world, rng *rand.Rand){
 			})
 		})
 	},
+	"watch late": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		g, by := w.gateways[rng.IntN(len(w.gateways))], time.Second+time.Duration(rng.Int64N(int64(30*time.Second)))
+		w.cluster.uncalm(f.For + by)
+		f.lasting(w, func(on bool) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if g.lag = 0; on {
+				g.lag = by
+			}
+		})
+	},
+	"conflicts": func(f *FaultPlan, w *world, rng *rand.Rand) {
+		w.cluster.uncalm(f.For)
+		w.machine.clash(rng)
+		w.loop.after(f.For, func() { w.machine.clash(nil) })
+	},
+	"node": (*FaultPlan).node,
 	"watch cut": func(f *FaultPlan, w *world, rng *rand.Rand) {
 		g := w.gateways[rng.IntN(len(w.gateways))]
 		w.cluster.uncalm(f.For)
@@ -186,6 +206,37 @@ func (f *FaultPlan) mood(w *world, rng *rand.Rand, set func(m *mood, on bool)) {
 func (f *FaultPlan) lasting(w *world, set func(on bool)) {
 	set(true)
 	w.loop.after(f.For, func() { set(false) })
+}
+
+// nodes is how many nodes a cluster's replicas are on, and goneAfter how long it takes
+// until a node that is lost is known to be.
+const (
+	nodes     = 3
+	goneAfter = 40 * time.Second
+)
+
+// node is the loss of a node: its replicas answer nothing, and are gone when that is
+// known.
+func (f *FaultPlan) node(w *world, rng *rand.Rand) {
+	lost := rng.Uint64N(nodes)
+	w.cluster.uncalm(goneAfter)
+	begun := map[*unit]time.Time{}
+	w.machine.locked(func() {
+		for _, u := range w.machine.units {
+			if u.number%nodes == lost {
+				u.mood.hung, begun[u] = true, u.begun
+			}
+		}
+	})
+	w.loop.after(goneAfter, func() {
+		w.machine.locked(func() {
+			for _, u := range slices.SortedFunc(maps.Keys(begun), func(a, b *unit) int { return cmp.Compare(a.number, b.number) }) {
+				if u.begun.Equal(begun[u]) {
+					w.machine.lose(u)
+				}
+			}
+		})
+	})
 }
 
 // recreate has somebody delete the service, and create it again after a while.
@@ -295,14 +346,19 @@ func (w *world) finish(p *process, again time.Duration, power bool) {
 // trouble reports that something is wrong by which the fleet cannot do its work.
 func (w *world) trouble() bool {
 	refused := false
-	w.machine.locked(func() { refused = w.machine.refuses != nil || time.Since(w.machine.refusedAt) < 6*time.Minute })
+	w.machine.locked(func() {
+		refused = w.machine.refuses != nil || w.machine.clashes != nil || time.Since(w.machine.refusedAt) < 6*time.Minute
+	})
 	if c := w.cluster; c != nil && time.Now().Before(c.calm) {
 		return true
 	}
 	return refused || w.full || time.Since(w.emptied) < 90*time.Second && !w.emptied.IsZero()
 }
 
-var errRefused = errors.New("the platform refuses")
+var (
+	errRefused  = errors.New("the platform refuses")
+	errConflict = errors.New("the object has been modified")
+)
 
 // eased is until when trouble that is over may have delayed the fleet.
 func (w *world) eased() (at time.Time) {

@@ -36,8 +36,9 @@ type follower struct {
 	client  *demand.Client
 	changes *fleet.Changes
 	end     context.CancelFunc
-	cut     bool // its watches bring nothing
-	lie     *int // what it reports of all that wait and run, whatever there is; nil for the truth
+	cut     bool          // its watches bring nothing
+	lag     time.Duration // by which they are late at most, each change by another time
+	lie     *int          // what it reports of all that wait and run, whatever there is; nil for the truth
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -51,7 +52,7 @@ type follower struct {
 func (c *cluster) gateway(i int) (*gateway, error) {
 	w := c.world
 	c.lives++
-	g, err := newGateway(w, fmt.Sprintf("gateway-%d", i), 1000+c.lives, [2]uint64{uint64(10 + 2*i), uint64(11 + 2*i)})
+	g, err := newGateway(w, fmt.Sprintf("gateway-%d", i), int64(i), 1000+c.lives, [2]uint64{uint64(10 + 2*i), uint64(11 + 2*i)})
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func (c *cluster) gateway(i int) (*gateway, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.end = cancel
 	go f.fleet.Run(ctx, 1)
-	time.Sleep(time.Duration(100+c.rng.IntN(100)) * time.Nanosecond)
+	pause(0, ofClients+int64(i))
 	f.client.SetTargets([]string{"controller-0", "controller-1"})
 	go f.client.Run(ctx)
 	return g, nil
@@ -124,7 +125,11 @@ func (g *gateway) tell(what string, f func()) {
 		return
 	}
 	g.due[what] = true
-	g.lane.after(time.Duration(1+g.rng.IntN(60))*time.Millisecond, func() {
+	late := time.Duration(1+g.rng.IntN(60)) * time.Millisecond
+	if g.lag > 0 {
+		late += time.Duration(g.rng.Int64N(int64(g.lag)))
+	}
+	g.lane.after(late, func() {
 		g.mu.Lock()
 		delete(g.due, what)
 		g.mu.Unlock()
@@ -246,7 +251,7 @@ type network struct {
 }
 
 func (n *network) pause(to int) {
-	time.Sleep(time.Duration(100_000 + n.rng[to].IntN(3_000_000)))
+	pause(time.Duration(100_000+n.rng[to].IntN(3_000_000)), ofNetworks+int64(2*n.g.number+to))
 }
 
 func (n *network) separated(controller string) bool {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,7 +56,7 @@ func newProcess(w *world, number uint64) (*process, error) {
 		w.machine.adopted()
 		w.cluster.configure(&cfg, p)
 	} else {
-		g, err := newGateway(w, "up", number, [2]uint64{3, 4})
+		g, err := newGateway(w, "up", 0, number, [2]uint64{3, 4})
 		if err != nil {
 			return nil, err
 		}
@@ -94,6 +95,7 @@ func (p *process) crash() {
 type gateway struct {
 	world      *world
 	name       string
+	place      int64    // among them
 	process    *process // of which it is a part; nil in a cluster
 	dispatcher *dispatch.Dispatcher
 	scraper    *scrape.Scraper
@@ -104,10 +106,10 @@ type gateway struct {
 	*follower
 }
 
-func newGateway(w *world, name string, number uint64, lanes [2]uint64) (g *gateway, err error) {
-	g = &gateway{world: w, name: name, late: &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6c617465+number))}}
+func newGateway(w *world, name string, place int64, number uint64, lanes [2]uint64) (g *gateway, err error) {
+	g = &gateway{world: w, name: name, place: place, late: &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x6c617465+number))}}
 	random := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x70726f63+number))}
-	cfg := dispatch.DefaultConfig()
+	cfg := w.plan.bounded()
 	cfg.Lost = func(string) {}
 	if g.dispatcher, err = dispatch.New(cfg, demands{g}, clock{w.loop.lane(lanes[0]), w.now}, random.IntN); err != nil {
 		return nil, err
@@ -115,7 +117,7 @@ func newGateway(w *world, name string, number uint64, lanes [2]uint64) (g *gatew
 	readingsRandom := &source{rng: rand.New(rand.NewPCG(w.plan.Seed, 0x72656164+number))}
 	readings := scrape.DefaultConfig()
 	readings.Sink, readings.Traffic, readings.Clock, readings.Random = g.dispatcher, g.dispatcher, clock{w.loop.lane(lanes[1]), w.now}, readingsRandom.Float64
-	readings.Transport, readings.Workers = metricsOf{w, rand.New(rand.NewPCG(w.plan.Seed, 0x73637261+number))}, 1
+	readings.Transport, readings.Workers = metricsOf{w, place, rand.New(rand.NewPCG(w.plan.Seed, 0x73637261+number))}, 1
 	if g.scraper, err = scrape.New(readings); err == nil && w.plan.Keys {
 		cfg := keys.DefaultConfig()
 		cfg.Now = w.now
@@ -238,11 +240,11 @@ func (t traffic) Withdraw(k service.Key) {
 }
 
 // Demand is read a moment before the fleet looks at its clock, and now and then
-// some milliseconds: whoever runs it was made to wait.
+// some milliseconds: whoever runs it was made to wait. The watch waits for nothing.
 func (t traffic) Demand(k service.Key) autoscale.Demand {
 	d := t.g.dispatcher.Demand(k)
-	if t.g.late.IntN(4) == 0 {
-		time.Sleep(time.Duration(t.g.late.IntN(5_000_000)))
+	if !t.g.world.machine.watched.Load() && t.g.late.IntN(4) == 0 {
+		pause(time.Duration(t.g.late.IntN(5_000_000)), ofFleet)
 	}
 	return d
 }
@@ -258,13 +260,14 @@ func (noModels) Inspect(context.Context, string) (service.Attributes, error) {
 
 // metricsOf answers readings of metrics with those of the engines.
 type metricsOf struct {
-	world *world
-	rng   *rand.Rand
+	world   *world
+	gateway int64
+	rng     *rand.Rand
 }
 
 func (t metricsOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	m := t.world.machine
-	m.pause(t.rng)
+	m.pause(t.rng, ofScrapers+t.gateway)
 	u := m.at(r.URL.Host)
 	if u == nil {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
@@ -280,8 +283,9 @@ func (t metricsOf) RoundTrip(r *http.Request) (*http.Response, error) {
 		if mood.lying {
 			s.Waiting, s.Running, s.BlocksUsed = 0, 0, 0
 		}
-		text = fmt.Sprintf("# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %d\nvllm:num_requests_waiting %d\nvllm:kv_cache_usage_perc %g\nvllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n",
-			s.Running, s.Waiting, float64(s.BlocksUsed)/float64(s.BlocksTotal), 16, s.BlocksTotal)
+		text = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running " + strconv.Itoa(s.Running) + "\nvllm:num_requests_waiting " + strconv.Itoa(s.Waiting) +
+			"\nvllm:kv_cache_usage_perc " + strconv.FormatFloat(float64(s.BlocksUsed)/float64(s.BlocksTotal), 'g', 4, 64) +
+			"\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"" + strconv.Itoa(s.BlocksTotal) + "\"} 1\n"
 	})
 	if mood.silent || text == "" {
 		return nil, &net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}

@@ -19,7 +19,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"counts keep to limits", "The count of a service lies within its minReplicas and maxReplicas.", "docs/limits.md"},
 	{"idle services make room", "A service whose requests wait for GPUs gets them while idle services with minReplicas 0 hold enough.", "docs/limits.md"},
 	{"a start serves", "A service is not stopped while requests wait for it or run.", "docs/design/residency.md"},
-	{"an edit takes nothing", "A service that is edited is not stopped for another before its new revision is ready.", "docs/design/catalog-and-local.md"},
+	{"an edit takes nothing", "A service that is edited keeps its count and its ready replicas, and is not stopped for another, until those of its new revision are ready.", "docs/design/catalog-and-local.md"},
 	{"a device has one holder", "No GPU is held by two replicas.", "docs/design/catalog-and-local.md"},
 	{"a sleeper gets no request", "No request is sent to a replica that sleeps, and none is put to sleep while it has requests.", "docs/running-on-one-machine.md"},
 	{"a sleeper frees its GPUs", "While replicas sleep, nobody waits for GPUs that nobody holds, nor holds one with another.", "docs/running-on-one-machine.md"},
@@ -42,6 +42,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"failures attract nobody", "A replica that fails at once gets no more than a fifth of the requests while two others work.", "docs/design/dispatch.md"},
 	{"a returning owner changes nothing", "A replica of the present revision does not end because its owner was started again.", "docs/design/adoption.md"},
 	{"minReplicas are there", "A service that can be ready has minReplicas ready replicas once faults are over.", "docs/limits.md"},
+	{"tables keep to their bounds", "Of requests that wait, endpoints, blocks of prompts, decisions and what is learned no more is kept than the limit says.", "docs/limits.md"},
 	{"nothing spins", "No service is reconciled again and again without a pause.", "docs/design/count.md"},
 	{"status tells the truth", "The status names the replicas that are ready, within seconds.", "docs/design/count.md"},
 	{"records survive", "What was acknowledged is there after any crash, and nothing half written is read.", "docs/design/revisions.md"},
@@ -64,6 +65,7 @@ type watch struct {
 	crowded  time.Time                 // since when requests wait for GPUs at all
 	shares   map[string]map[string]int // the requests of each route, by target
 	idles    map[string]time.Time      // since when a replica of a pool does nothing beside those that wait for it
+	tabled   time.Time                 // when tables are looked at next
 	denied   time.Time                 // since when a replica waits for GPUs that nobody holds, while others sleep
 	// What each look fills anew: requests by replica, and by gateway and replica; who
 	// holds each GPU.
@@ -102,6 +104,7 @@ type watched struct {
 	answers  int
 	failSeen time.Time
 	peaks    []peak    // the most requests at a time, of the last while
+	had      int       // replicas that were ready before an edit, or as many as are still wanted
 	fell     time.Time // when its count did last, but to zero
 }
 
@@ -202,6 +205,7 @@ func (w *watch) check() {
 		w.routes(now, w.on)
 	}
 	w.places(now)
+	w.tables(now)
 	for i, s := range w.all {
 		if s.plan != nil && !w.world.loop.stopped {
 			w.look(w.keys[i], s, now)
@@ -245,6 +249,7 @@ const settled = 3 * time.Second
 
 // end looks at what is left when all is over.
 func (w *watch) end() {
+	w.files()
 	for i := range w.world.plan.Services {
 		k := w.world.plan.Services[i].key()
 		s := w.services[k]

@@ -56,15 +56,40 @@ type lane struct {
 
 func (l *loop) lane(name uint64) lane { return lane{l, name << 32, new(uint64)} }
 
-// after runs f in the loop's goroutine after d. Every timer is late by up to a
-// microsecond, so that no two are due at one instant: Go does not order timers of
-// the same instant.
+// apart is how many nanoseconds are between two instants at which one source of
+// timers is due. Each has an instant of its own there, since which of two goroutines
+// goes first that wake at the same one is the scheduler's to say.
+const apart = 64
+
+// The sources: those that there are several of take the instants after theirs.
+const (
+	ofLoop     = 0
+	ofFleet    = 1
+	ofScrapers = 2  // by gateway
+	ofNetworks = 8  // by gateway and controller
+	ofPools    = 16 // by gateway
+	ofSleepers = 24
+	ofServers  = 32 // of controllers
+	ofClients  = 40 // of gateways
+)
+
+// delayed is the instant of a source that comes after d.
+func delayed(d time.Duration, source int64) time.Time {
+	at := time.Now().Add(d)
+	return at.Add(time.Duration((source - at.UnixNano()%apart + apart) % apart))
+}
+
+// pause sleeps for d, until an instant of a source.
+func pause(d time.Duration, source int64) { time.Sleep(time.Until(delayed(d, source))) }
+
+// after runs f in the loop's goroutine after d, and up to a microsecond later: what is
+// planned for the same instant comes apart.
 func (l lane) after(d time.Duration, f func()) (stop func() bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*l.set++
 	order := l.name + *l.set
-	e := &event{at: time.Now().Add(max(d, 0) + time.Duration(1+(order*0x9E3779B97F4A7C15)>>54)), order: order, run: f}
+	e := &event{at: delayed(max(d, 0)+time.Duration(1+(order*0x9E3779B97F4A7C15)>>54), ofLoop), order: order, run: f}
 	heap.Push(&l.events, e)
 	if e.index == 0 {
 		l.wake()
@@ -134,7 +159,10 @@ func (l *loop) deliver() bool {
 	l.posted = nil
 	l.mu.Unlock()
 	slices.SortStableFunc(letters, func(a, b letter) int { return cmp.Compare(a.from, b.from) })
-	for _, m := range letters {
+	for i, m := range letters {
+		if i > 0 {
+			synctest.Wait() // whoever the one before has woken
+		}
 		m.read()
 	}
 	return len(letters) > 0

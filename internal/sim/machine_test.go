@@ -58,6 +58,7 @@ type machine struct {
 	startsIn  func(k service.Key) time.Duration // how long the next start takes; mu is held
 	refuses   error                             // what Apply and Scale answer; nil for nothing
 	refusedAt time.Time                         // when that was last changed
+	clashes   *rand.Rand                        // every other call meets a change of somebody else; nil for none
 	instant   time.Time                         // of the first call of a second, and how many there were since
 	turns     map[service.Key]int
 	spins     func(service.Key)                 // is told of too many
@@ -81,8 +82,9 @@ type owner struct {
 	rest     map[service.Role]int // the level at which those sleep that are not wanted; 0: they end
 	units    []*unit              // oldest first
 	scaled   []scaling
-	lifted   bool // a gateway raised the count, and the fleet has not observed it since
-	hearing  bool // the fleet has been told
+	lifted   bool      // a gateway raised the count, and the fleet has not observed it since
+	hearing  bool      // the fleet has been told
+	failed   time.Time // when a replica last did
 }
 
 // scaling is a count as the fleet set it.
@@ -144,10 +146,10 @@ var errDead = errors.New("the process is dead")
 
 // pause is the time that a call takes. It sets what several callers do apart in
 // time, too, which one run must do as another does.
-func (m *machine) pause(rng *rand.Rand) {
+func (m *machine) pause(rng *rand.Rand, source int64) {
 	var takes time.Duration
 	m.locked(func() { takes = time.Duration(20_000 + rng.IntN(180_000)) })
-	time.Sleep(takes)
+	pause(takes, source)
 }
 
 func (m *machine) Host(context.Context, ...selection.Check) (selection.Host, error) {
@@ -171,7 +173,7 @@ func (m *machine) Reserve(plan residency.Plan) {
 }
 
 func (m *machine) Apply(_ context.Context, r workload.Revision) error {
-	m.pause(m.rng) // whoever applied the manifest comes first
+	m.pause(m.rng, ofFleet) // whoever applied the manifest comes first
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.refused(); err != nil {
@@ -235,10 +237,33 @@ func (m *machine) raise(k service.Key) error {
 }
 
 func (m *machine) refused() error {
-	if m.dead {
+	switch {
+	case m.dead:
 		return errDead
+	case m.clashes != nil && m.clashes.IntN(2) == 0:
+		return errConflict
 	}
 	return m.refuses
+}
+
+// clash has calls meet changes of somebody else, or no longer.
+func (m *machine) clash(rng *rand.Rand) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clashes, m.refusedAt = rng, time.Now()
+}
+
+// lose is the end of a replica whose node is lost: nobody tells it to go.
+func (m *machine) lose(u *unit) {
+	if u.gone {
+		return
+	}
+	if u.next != nil {
+		u.next()
+		u.next = nil
+	}
+	u.owner.failed = time.Now()
+	m.vanish(u)
 }
 
 func (m *machine) Scale(_ context.Context, ref workload.Ref, n int, victims []string) error {
@@ -330,7 +355,7 @@ func (m *machine) forget(o *owner) {
 func (m *machine) Observe(_ context.Context, k service.Key) (out []replica.Replica, _ error) {
 	watched := m.watched.Load()
 	if !watched {
-		m.pause(m.rng)
+		m.pause(m.rng, ofFleet)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -54,6 +54,7 @@ func crowd(seed uint64) *Plan {
 	}
 	if seed/8%2 == 1 {
 		p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: "canary", Service: "many", At: between(5*time.Minute, 10*time.Minute), For: 90 * time.Minute})
+		p.MaxQueue = 4 + rng.IntN(12)
 	}
 	return p
 }
@@ -147,6 +148,11 @@ func gateways(seed uint64) *Plan {
 	for i, kind := range []string{"partition", "watch cut", "gateway", "crash", "kill", "edit", "scale", "fail", "slow start", "liar"} {
 		for range rng.IntN([]int{6, 4, 4, 4, 4, 4, 4, 3, 2, 3}[i]) {
 			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: kind, Service: p.Services[rng.IntN(len(p.Services))].Name, At: between(0, 100*time.Minute), For: between(time.Second, 3*time.Minute)})
+		}
+	}
+	for _, kind := range []string{"node", "conflicts", "watch late"} {
+		for range 1 + rng.IntN(3) {
+			p.Faults = append(p.Faults, FaultPlan{Seed: rng.Uint64(), Kind: kind, At: between(0, 100*time.Minute), For: between(time.Second, 3*time.Minute)})
 		}
 	}
 	return p

@@ -113,6 +113,7 @@ func (u *unit) fail(reason string) {
 		return
 	}
 	m.trace("failed %s %s", u.view.ID, reason)
+	u.owner.failed = time.Now()
 	u.rests()
 	if !u.ready.IsZero() && time.Since(u.ready) >= restartSettled {
 		u.backoff = restartMin

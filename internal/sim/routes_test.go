@@ -193,7 +193,7 @@ func (r resolver) LookupNetIP(ctx context.Context, _, name string) (out []netip.
 	r.p.mu.Lock()
 	r.p.asked[name] = time.Now()
 	r.p.mu.Unlock()
-	time.Sleep(takes)
+	pause(takes, ofPools+r.g.place)
 	n.mu.Lock()
 	trouble, addresses := h.trouble, slices.Clone(h.addresses)
 	n.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -143,6 +144,9 @@ func (s *search) take() (uint64, bool) {
 	return s.next - 1, true
 }
 
+// repeatEvery is how many seeds there are for each that is lived through twice.
+const repeatEvery = 16
+
 // try lives through one seed.
 func (s *search) try(t *testing.T, seed uint64) {
 	p, as := newPlan(seed), ""
@@ -150,6 +154,11 @@ func (s *search) try(t *testing.T, seed uint64) {
 		p, as = p.inBrief(), " -brief"
 	}
 	r := p.run(t)
+	if *forTime > 0 && seed%repeatEvery == 0 && len(r.violations) == 0 {
+		if again := p.run(t); again.events != r.events || !maps.Equal(again.calls, r.calls) {
+			t.Errorf("seed %d: a second run differs: %d events with requests %v, and then %d with %v", seed, r.events, r.calls, again.events, again.calls)
+		}
+	}
 	if len(r.violations) > 0 {
 		v := r.violations[0]
 		t.Errorf("seed %d: %v\nrepeat with: go test ./internal/sim -run 'TestSeed$' -v -seed %d%s -length %v%s", seed, v, seed, as, p.Length, p.reduced(t, v))
@@ -176,6 +185,7 @@ func TestRegressions(t *testing.T) {
 		{"a service that was stopped for another was started again for the load before", general, 5006, 10 * time.Minute},
 		{"idle services kept GPUs that others waited for, since the simulated machine was not shared", wakes, 22, 5 * time.Minute},
 		{"requests that left before they ran taught that one runs for no time", general, 40052, 14 * time.Hour},
+		{"six requests within two seconds, of forty seconds each, were a load of fourteen", newPlan, 1000, 24 * time.Hour},
 	} {
 		t.Run(fmt.Sprint(r.seed), func(t *testing.T) {
 			if r.length > time.Hour && *forTime == 0 {

@@ -57,7 +57,7 @@ func (u *unit) drainToSleep() {
 	u.sleep.cancel = cancel
 	go func() {
 		defer cancel()
-		time.Sleep(250*time.Microsecond + time.Duration(u.number)*time.Nanosecond) // after what the fleet does now
+		pause(250*time.Microsecond+time.Duration(u.number)*apart, ofSleepers) // after what the fleet does now
 		err := drain(ctx, id)
 		m.loop.post(1<<41+u.number, func() {
 			m.locked(func() {

@@ -70,6 +70,7 @@ type call struct {
 	prompt  [][]byte
 	subset  []string          // the addresses it may go to; nil for any
 	queued  bool              // it had to wait
+	again   bool              // a replica had it before
 	passed  int               // other requests that have gone on since it waits
 	lower   int               // requests of lower priority that have gone before it
 	turns   map[*UserPlan]int // of other users' requests that came later and have gone before it
@@ -318,7 +319,7 @@ func (c *call) retry(failed error) {
 	}
 	c.book.world.trace("retry %d: %v", c.id, failed)
 	g := c.grant
-	c.waits, c.queued = time.Now(), true
+	c.waits, c.queued, c.again = time.Now(), true, true
 	c.grant = nil // it is Retry's until that returns
 	c.book.asking[c.id] = c
 	go func() {

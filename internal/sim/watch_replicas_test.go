@@ -37,12 +37,16 @@ func (s *watched) peak(within time.Duration) int {
 	return s.open
 }
 
+// keptAtLeast is for how long a replica is kept that is not needed, at the least: the
+// shortest pause that is one, and 30 % more, less what a restart takes.
+const keptAtLeast = 12 * time.Second
+
 // ending is told of each replica that is to go; the machine's lock is held.
 func (w *watch) ending(u *unit) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, o := w.services[u.owner.key], u.owner
-	if s == nil || s.deleted || o.revision == nil || w.restart.Equal(w.world.begun) || time.Since(w.restart) > 20*time.Second || s.applied.After(w.restart) {
+	if s == nil || s.deleted || o.revision == nil || w.restart.Equal(w.world.begun) || time.Since(w.restart) > keptAtLeast || s.applied.After(w.restart) {
 		return
 	}
 	if u.view.Phase == replica.Ready && u.view.Revision == o.revision.Hash && s.changed.Before(w.restart.Add(-2*startupTimeout)) {
@@ -209,6 +213,7 @@ func (w *watch) counts(k service.Key, s *watched, waiting, running int) {
 		}
 	})
 	w.flaps(k, s, scaled)
+	w.edited(k, s, scaled)
 	if !known || w.world.trouble() {
 		s.short = time.Time{}
 		return
@@ -300,6 +305,32 @@ func (w *watch) stopped(k service.Key, s *watched, c scaling) {
 		if x.key == k && !x.gateway.dead.Load() && x.began.Before(c.at.Add(-settled)) {
 			w.violate("a start serves", k, "it is stopped, and request %d has waited or run for %v", x.id, c.at.Sub(x.began))
 		}
+	}
+}
+
+// edited looks at how many replicas an edit leaves to a service. One with GPUs may have
+// to give those of the revision before to the new one.
+func (w *watch) edited(k service.Key, s *watched, scaled []scaling) {
+	rolling, ready, failed := false, 0, time.Time{}
+	w.world.machine.locked(func() {
+		if o := w.world.machine.owners[k]; o != nil && o.revision != nil {
+			rolling, ready, failed = o.rolling(), w.world.machine.ready(k), o.failed
+		}
+	})
+	now := time.Now()
+	if !rolling || s.plan.GPUs > 0 || s.canary.around() || w.world.trouble() || now.Sub(w.restart) < time.Minute || now.Sub(failed) < startupTimeout {
+		s.had = ready
+		return
+	}
+	s.had = min(s.had, s.plan.Max)
+	for _, c := range scaled {
+		if need := min(int(math.Ceil(float64(s.running)/s.plan.Target)), s.plan.Max); c.to < c.from && c.to < need && c.at.Sub(s.changed) < settled {
+			w.violate("an edit takes nothing", k, "the count falls from %d to %d, %v after an edit, and %d requests run", c.from, c.to, c.at.Sub(s.changed), s.running)
+		}
+		s.had = min(s.had, c.to)
+	}
+	if ready < s.had {
+		w.violate("an edit takes nothing", k, "%d replicas are ready, and there were %d before the edit", ready, s.had)
 	}
 }
 

@@ -22,6 +22,7 @@ type Plan struct {
 	GPUs     int
 	Gateways int  // of a cluster; 0 is a single machine
 	Keys     bool // users need keys
+	MaxQueue int  // of each service at a gateway; 0 is the usual bound
 	Length   time.Duration
 	Services []ServicePlan
 	Pools    []PoolPlan

@@ -1,10 +1,14 @@
 package e2e
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -180,4 +184,60 @@ func TestDoctor(t *testing.T) {
 	if r := n.run("doctor", "--data-dir", "/proc/nowhere"); r.code != 1 || !strings.Contains(r.out, "NO  data directory") || !strings.Contains(r.err, "marked NO") {
 		t.Error(r)
 	}
+}
+
+// TestScaleDownCutsNoStream: replicas that go because fewer are wanted answer the
+// streams that they have to the end.
+func TestScaleDownCutsNoStream(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: chat}
+spec:
+  protocol: openAI
+  scaling: {minReplicas: 3, maxReplicas: 3, targetConcurrency: 2}
+  engine:
+    local:
+      command: [roundhouse, simulate, engine, --port, "{{.Port}}", --model, chat]
+      readinessProbe: {httpGet: {path: /health, port: 8080}}
+`))
+	eventually(t, "three replicas are ready", func() (bool, string) {
+		out := n.do("ps")
+		return strings.Count(out, "Ready") == 3, out
+	})
+	var begun, ended sync.WaitGroup
+	for i := range 6 {
+		begun.Add(1)
+		ended.Go(func() {
+			begin := sync.OnceFunc(begun.Done)
+			defer begin()
+			resp, err := client.Post(n.gateway+"/v1/completions", "application/json",
+				strings.NewReader(fmt.Sprintf(`{"model":"chat","prompt":"%d hello","stream":true,"max_tokens":240,"ignore_eos":true}`, i)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = resp.Body.Close() }()
+			lines := bufio.NewReader(resp.Body)
+			if _, err := lines.ReadString('\n'); err != nil {
+				t.Error(err)
+			}
+			begin()
+			if rest, err := io.ReadAll(lines); err != nil || !strings.HasSuffix(strings.TrimSpace(string(rest)), "data: [DONE]") {
+				t.Errorf("stream %d was cut (%v): %.300s", i, err, rest)
+			}
+		})
+	}
+	begun.Wait()
+	n.do("scale", "chat", "--replicas", "1")
+	eventually(t, "two replicas go while they answer", func() (bool, string) {
+		out := n.do("ps")
+		return strings.Count(out, "Draining") == 2, out
+	})
+	ended.Wait()
+	eventually(t, "one is left", func() (bool, string) {
+		out := n.do("ps")
+		return strings.Count(out, "default/chat") == 1, out
+	})
 }

@@ -267,6 +267,8 @@ type Residency struct {
 	// GPUMemory is what one replica takes of each of its GPUs, in bytes: the rest
 	// is left to others. 0 takes them whole.
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// GPUPercent is the same in percent of the memory of each; 0 where GPUMemory counts.
+	GPUPercent int `json:"gpuPercent,omitempty"`
 	// ShareGPU: it takes what its files let expect, then what was measured.
 	ShareGPU bool `json:"shareGPU,omitempty"`
 	// Preload: it is started with the machine's owner, if it fits.

@@ -392,15 +392,18 @@ type plan struct {
 	drain   float64   // seconds after it within which the backlog is to be gone
 }
 
-// free is how many units are to be free for the load's variation. Utilization
+// free is how many units are to be free for the variation of a load. Utilization
 // rises with size.
-func (p *plan) free() float64 {
-	return max(leastFree*p.load, min(spare*math.Sqrt(p.load), patience*p.service))
+func (p *plan) free(load float64) float64 {
+	return max(leastFree*load, min(spare*math.Sqrt(load), patience*p.service))
 }
 
 // base is how many the load needs.
-func (p *plan) base() int {
-	return ceil(max(p.load/p.target, (p.load+p.free())/p.slots))
+func (p *plan) base() int { return p.baseOf(p.load) }
+
+// baseOf is how many a load needs.
+func (p *plan) baseOf(load float64) int {
+	return ceil(max(load/p.target, (load+p.free(load))/p.slots))
 }
 
 // wanted is the least count that takes the load and has the backlog gone in

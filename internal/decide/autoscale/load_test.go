@@ -13,7 +13,7 @@ import (
 // its load and have its backlog gone in time: those that exist, soonest first,
 // then new ones.
 func (p *plan) drained(k int) bool {
-	if float64(k)*p.target < p.load-1e-6 || float64(k)*p.slots < p.load+p.free()-1e-6 {
+	if float64(k)*p.target < p.load-1e-6 || float64(k)*p.slots < p.load+p.free(p.load)-1e-6 {
 		return false
 	}
 	if p.backlog == 0 {

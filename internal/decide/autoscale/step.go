@@ -251,9 +251,10 @@ func measure(s State, known Learned, in Input, l service.Limits, now time.Time) 
 	p := plan{target: l.Target, slots: max(l.Target, float64(l.MaxConcurrency)), load: num.Load, service: num.Service, backlog: num.Backlog,
 		rise: max(0, num.Load-usual), lasting: s.Learned.lasting(),
 		ready: supply(in.Replicas, num.Startup, now), start: num.Startup, drain: max(drainLeast, drainPart*num.Startup, num.Service)}
-	num.Base = p.base()
 	// While replicas start there may come as many requests as are there, but a rate that
-	// a handful of arrivals tell is no reason to start for more.
+	// a handful of arrivals tell is no reason to start for more. So a rise counts for no
+	// more than twice the requests that are there or were just answered.
+	num.Base = min(p.base(), max(p.baseOf(min(num.Load, usual)), ceil(2*(total+short.done)/l.Target)))
 	num.Wanted = min(p.wanted(), max(num.Base, ceil(2*total/l.Target)))
 	why := fmt.Sprintf("%s per second of %s s each are %s in flight, target %s each", number(num.Rate), number(num.Service), number(num.Load), number(l.Target))
 	if num.Backlog >= 1 {

@@ -173,6 +173,34 @@ func TestFirstArrivals(t *testing.T) {
 	}
 }
 
+// TestFirstArrivalsOfLongRequests: nor does the rate of a few that come within a second
+// or two, however long each will run. What comes all the time does.
+func TestFirstArrivalsOfLongRequests(t *testing.T) {
+	learned := Learned{Startups: []float64{30}, Service: 40, Requests: 50}
+	s, _ := Step(State{Learned: learned}, Input{Limits: limits(0, 50, 7)}, t0)
+	in := Input{Limits: limits(0, 50, 7)}
+	for second := 1; second <= 3; second++ {
+		in.Demand.Queued += 3
+		in.Demand.Arrived += 3
+		var d Decision
+		s, d = Step(s, in, t0.Add(time.Duration(second)*time.Second))
+		if most := ceil(2 * float64(in.Demand.Queued) / 7); d.Count < 1 || d.Count > most {
+			t.Errorf("%d wait: %d replicas of 7 slots, of which %d are two for each: %+v", in.Demand.Queued, d.Count, most, d.Numbers)
+		}
+	}
+	s, _ = Step(State{Learned: learned}, Input{Limits: limits(0, 50, 7)}, t0)
+	in = Input{Limits: limits(0, 50, 7), Demand: Demand{Running: 1}, Replicas: ready(0, "a")}
+	for second := 1; second <= 60; second++ { // as when most have just been answered
+		in.Demand.Arrived++
+		in.Demand.Done++
+		in.Demand.BusySeconds += 40
+		var d Decision
+		if s, d = Step(s, in, t0.Add(time.Duration(second)*time.Second)); second == 60 && d.Numbers.Base < 6 {
+			t.Errorf("40 at a time, by a minute's average: %+v", d)
+		}
+	}
+}
+
 // TestFailedStartKeepsNothing: a replica that has failed and is started over is
 // given up soon after the last that asked for it, however long the idle time is.
 func TestFailedStartKeepsNothing(t *testing.T) {

@@ -119,6 +119,10 @@ func TestRolesAndEstimates(t *testing.T) {
 			"stop a for b\nb waits: a is stopped to make room for it\nGPU 0 for b\nGPU 1 for b"},
 		{"two share one GPU", []Service{on("a", 1, 0), roles(Need{GPUs: 1, GPUMemory: 8 * gib}, Need{GPUs: 1, GPUMemory: 16 * gib})},
 			"start b on [1]\nGPU 1 for b"},
+		{"percents share one GPU", []Service{on("a", 1, 0), roles(Need{GPUs: 1, GPUPercent: 40}, Need{GPUs: 1, GPUPercent: 60})},
+			"start b on [1]\nGPU 1 for b"},
+		{"beside bytes", []Service{on("a", 1, 0), roles(Need{GPUs: 1, GPUMemory: 8 * gib}, Need{GPUs: 1, GPUPercent: 70})},
+			"stop a for b\nb waits: a is stopped to make room for it\nGPU 0 for b\nGPU 1 for b"},
 		{"never both", []Service{roles(Need{GPUs: 2}, Need{GPUs: 1})},
 			"b refused: it needs 2 GPUs and 1 GPU, this machine has 2 GPUs (24 GiB, 24 GiB), 64 GiB of memory"},
 		{"an estimate makes room", []Service{holds(40*gib, Measured), roles(Need{Memory: 20 * gib, MemoryFrom: Estimated})},
@@ -181,5 +185,39 @@ func TestSizesInWords(t *testing.T) {
 		if got := gibibytes(n); got != want {
 			t.Errorf("%d bytes are %q, want %q", n, got, want)
 		}
+	}
+}
+
+// TestPercents: parts of GPUs in percent fill each of them and no more, whether its
+// memory is known or not, and one that is shared is not given whole.
+func TestPercents(t *testing.T) {
+	for _, memory := range []int64{0, 24*gib + 1} {
+		s, n := NewSpace(Machine{GPUs: []int64{memory}}), Need{GPUs: 1, GPUPercent: 30}
+		for taken := range 4 {
+			at, ok := s.Fit(n, "a")
+			if want := taken < 3; ok != want {
+				t.Fatalf("%d bytes, %d taken: fits %v", memory, taken, ok)
+			}
+			if ok {
+				s.Take(n, at)
+			}
+		}
+		if _, ok := s.Fit(Need{GPUs: 1, GPUPercent: 10}, "a"); !ok {
+			t.Errorf("%d bytes: the rest is not given", memory)
+		}
+		for _, whole := range []Need{{GPUs: 1}, {GPUs: 1, GPUPercent: 100}} {
+			if _, ok := s.Fit(whole, "a"); ok {
+				t.Errorf("%d bytes: %s fits beside others", memory, whole)
+			}
+		}
+		for range 3 {
+			s.Give(n, []int{0})
+		}
+		if _, ok := s.Fit(Need{GPUs: 1, GPUPercent: 100}, "a"); !ok {
+			t.Errorf("%d bytes: it is not empty", memory)
+		}
+	}
+	if got := (Need{GPUs: 2, GPUPercent: 40}).String(); got != "2 GPUs with 40 % free each" {
+		t.Error(got)
 	}
 }

@@ -15,6 +15,9 @@ type Need struct {
 	// GPUMemory is what it takes of each of its GPUs, in bytes; 0 takes them
 	// whole, and shares them with nobody.
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// GPUPercent is the same in percent of the memory of each, whether that is known or
+	// not; 0 where GPUMemory counts.
+	GPUPercent int `json:"gpuPercent,omitempty"`
 	// GPUMemoryFrom is where that comes from if its service does not state it. More
 	// than a GPU has then takes the GPU whole.
 	GPUMemoryFrom string `json:"gpuMemoryFrom,omitempty"`
@@ -26,6 +29,9 @@ type Need struct {
 	// with some others.
 	Permit bool `json:"permit,omitempty"`
 }
+
+// Part reports whether it takes a part of each of its GPUs.
+func (n Need) Part() bool { return n.GPUMemory > 0 || n.GPUPercent > 0 }
 
 // stated is the need without what nobody stated.
 func (n Need) stated() Need {
@@ -112,7 +118,7 @@ func (s *Space) add(n Need, gpus []int, sign int) {
 		g := &s.gpus[i]
 		g.holders += sign
 		if s.shares(n, i) {
-			g.memory += int64(sign) * n.GPUMemory
+			g.memory += int64(sign) * s.machine.takes(n, i)
 		} else {
 			g.whole += sign
 		}
@@ -124,7 +130,18 @@ func (s *Space) add(n Need, gpus []int, sign int) {
 func (s *Space) shares(n Need, i int) bool { return s.machine.shares(n, i) }
 
 func (m Machine) shares(n Need, i int) bool {
-	return n.GPUMemory > 0 && m.GPUs[i] > 0 && (n.GPUMemoryFrom == "" || n.GPUMemory <= m.GPUs[i])
+	return n.GPUPercent > 0 || n.GPUMemory > 0 && m.GPUs[i] > 0 && (n.GPUMemoryFrom == "" || n.GPUMemory <= m.GPUs[i])
+}
+
+// size is the memory of a GPU. Of one whose memory is not known percents are taken.
+func (m Machine) size(i int) int64 { return cmp.Or(m.GPUs[i], 100) }
+
+// takes is what a replica takes of a GPU that it shares.
+func (m Machine) takes(n Need, i int) int64 {
+	if n.GPUPercent > 0 {
+		return m.size(i) / 100 * int64(n.GPUPercent) // no more than a whole in all
+	}
+	return n.GPUMemory
 }
 
 // Reserve leaves what is free of each GPU to the services listed for it; where
@@ -146,7 +163,7 @@ func (s *Space) Open(n Need, service string) (list []int) {
 			continue
 		}
 		if s.shares(n, i) {
-			if g.whole > 0 || g.memory+n.GPUMemory > s.machine.GPUs[i] {
+			if g.whole > 0 || g.memory+s.machine.takes(n, i) > s.machine.size(i) {
 				continue
 			}
 		} else if g.holders > 0 {
@@ -154,13 +171,13 @@ func (s *Space) Open(n Need, service string) (list []int) {
 		}
 		list = append(list, i)
 	}
-	if n.GPUMemory > 0 {
+	if n.Part() {
 		slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(s.left(a), s.left(b)) })
 	}
 	return list
 }
 
-func (s *Space) left(i int) int64 { return s.machine.GPUs[i] - s.gpus[i].memory }
+func (s *Space) left(i int) int64 { return s.machine.size(i) - s.gpus[i].memory }
 
 // Fit chooses the GPUs for a replica of a service; false where it does not fit.
 func (s *Space) Fit(n Need, service string) (gpus []int, ok bool) {
@@ -210,7 +227,7 @@ func (m Machine) share(n Need, gpus []int) float64 {
 	total := 0.0
 	for _, i := range gpus {
 		if i >= 0 && i < len(m.GPUs) && m.shares(n, i) {
-			total += min(1, float64(n.GPUMemory)/float64(m.GPUs[i]))
+			total += min(1, float64(m.takes(n, i))/float64(m.size(i)))
 		} else {
 			total++
 		}
@@ -252,10 +269,14 @@ func (n Need) String() string {
 	var parts []string
 	if n.GPUs > 0 {
 		p := gpus(n.GPUs)
-		if n.GPUMemory > 0 && n.GPUs > 1 {
-			p += " with " + gibibytes(n.GPUMemory) + " free each"
-		} else if n.GPUMemory > 0 {
-			p += " with " + gibibytes(n.GPUMemory) + " free"
+		part := gibibytes(n.GPUMemory)
+		if n.GPUPercent > 0 {
+			part = fmt.Sprintf("%d %%", n.GPUPercent)
+		}
+		if n.Part() && n.GPUs > 1 {
+			p += " with " + part + " free each"
+		} else if n.Part() {
+			p += " with " + part + " free"
 		}
 		if n.GPUMemoryFrom != "" {
 			p += " (" + n.GPUMemoryFrom + ")"

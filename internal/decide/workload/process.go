@@ -137,22 +137,23 @@ func MissingLevel(over, base *service.Component) string {
 	return fmt.Sprintf("%s has no effect: the engine has %s, so replicas stop", policy, strings.Join(has, " and "))
 }
 
-// reside has a process share the machine as its service says. With gpuMemory it
-// or shareGPU it takes a part of its GPUs, and an engine that states no GPUs takes
+// reside has a process share the machine as its service says. With gpuMemory,
+// gpuPercent or shareGPU it takes a part of its GPUs, and an engine that states no GPUs takes
 // one.
 func (p *Process) reside(role service.Role, r service.Residency) {
 	if p == nil {
 		return
 	}
 	p.Permit = residency.Sharing{Exclusive: r.Exclusive, OneOf: r.OneOf}.Permit()
-	if r.GPUMemory <= 0 && !r.ShareGPU {
+	stated := r.GPUMemory > 0 || r.GPUPercent > 0
+	if !stated && !r.ShareGPU {
 		return
 	}
 	if p.GPUs == 0 && role == service.RoleEngine {
 		p.GPUs = 1
 	}
 	if p.GPUs > 0 {
-		p.GPUMemory, p.ShareGPU = r.GPUMemory, r.GPUMemory <= 0
+		p.GPUMemory, p.GPUPercent, p.ShareGPU = r.GPUMemory, r.GPUPercent, !stated
 	}
 }
 

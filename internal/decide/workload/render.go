@@ -64,7 +64,7 @@ func (in Input) Hash() string {
 	svc.Components = in.unscaled(svc.Components)
 	svc.Access = service.Access{Names: svc.Access.Names[:min(len(svc.Access.Names), 1)]}
 	svc.Bases, svc.RuntimeYields = nil, false // what comes of them counts
-	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, ShareGPU: svc.Residency.ShareGPU}
+	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, GPUPercent: svc.Residency.GPUPercent, ShareGPU: svc.Residency.ShareGPU}
 	if in.Cluster {
 		svc.Residency = service.Residency{}
 	}

@@ -211,9 +211,11 @@ type Process struct {
 	// Standby are the levels at which a replica may be put to sleep; nil for none.
 	Standby *service.Standby `json:"standby,omitempty"`
 	// GPUs is how many accelerators one replica holds: exclusively, or GPUMemory
-	// bytes of each.
+	// bytes or GPUPercent of each.
 	GPUs      int   `json:"gpus,omitempty"`
 	GPUMemory int64 `json:"gpuMemory,omitempty"`
+	// GPUPercent takes the place of GPUMemory.
+	GPUPercent int `json:"gpuPercent,omitempty"`
 	// ShareGPU: GPUMemory is not stated, but expected. GPUMemoryFrom is where it
 	// comes from; "" while nothing is known of it, and the GPUs are taken whole.
 	ShareGPU      bool   `json:"shareGPU,omitempty"`
@@ -238,7 +240,7 @@ func (p *Process) Need() residency.Need {
 	if p == nil {
 		return residency.Need{}
 	}
-	n := residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, GPUMemoryFrom: p.GPUMemoryFrom, Memory: p.ReservedMemory, Permit: p.Permit}
+	n := residency.Need{GPUs: p.GPUs, GPUMemory: p.GPUMemory, GPUPercent: p.GPUPercent, GPUMemoryFrom: p.GPUMemoryFrom, Memory: p.ReservedMemory, Permit: p.Permit}
 	if n.Memory == 0 && p.ExpectedMemory > 0 {
 		n.Memory, n.MemoryFrom = p.ExpectedMemory, p.MemoryFrom
 	}

@@ -234,7 +234,7 @@ func lacking(need residency.Need, free int, m residency.Machine) (reason, messag
 		return replica.ReasonInsufficientMemory, fmt.Sprintf("needs %s, which other services hold", need)
 	}
 	what := count(need.GPUs, "GPU")
-	if need.GPUMemory > 0 {
+	if need.Part() {
 		what = need.String()
 	}
 	message = fmt.Sprintf("needs %s, %d of %d free", what, free, len(m.GPUs))

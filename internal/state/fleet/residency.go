@@ -184,6 +184,7 @@ func (r *residents) stop(k service.Key, why, sum string) {
 // resident is what a service's entry says for a plan.
 type resident struct {
 	key      service.Key
+	name     string // key's
 	revision workload.Revision
 	spec     service.Residency
 	rolling  bool
@@ -202,7 +203,7 @@ func (s *services) residents() (out []resident) {
 		if e.record == nil {
 			continue
 		}
-		x := resident{key: k, revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,
+		x := resident{key: k, name: k.String(), revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,
 			rolling: e.record.Revision.Before != nil || k.IsCanary() || s.presentLocked(k.Canary()) != nil, preload: e.preload,
 			learned: map[service.Role]autoscale.Learned{}, measured: e.record.Measured}
 		for i := range e.record.Revision.Components {
@@ -210,7 +211,7 @@ func (s *services) residents() (out []resident) {
 		}
 		out = append(out, x)
 	}
-	slices.SortFunc(out, func(a, b resident) int { return cmp.Compare(a.key.String(), b.key.String()) })
+	slices.SortFunc(out, func(a, b resident) int { return cmp.Compare(a.name, b.name) })
 	return out
 }
 
@@ -275,15 +276,18 @@ func (l *lack) look(s residency.Service, now time.Time) {
 // facts are what a plan knows of the service, but for its past.
 func (x resident) facts(replicas []replica.Replica, demand autoscale.Demand) residency.Service {
 	startup, _ := x.startup(median)
-	s := residency.Service{Name: x.key.String(), Waiting: demand.Queued, Running: demand.Running, Rolling: x.rolling, Preload: x.preload == preloadBegun,
+	s := residency.Service{Name: x.name, Waiting: demand.Queued, Running: demand.Running, Rolling: x.rolling, Preload: x.preload == preloadBegun,
 		Pinned: x.spec.Pin, Priority: x.spec.Priority, Start: cmp.Or(startup, unknownStart), IdleSince: demand.LastDone, Minimum: x.minimum,
 		Sharing: residency.Sharing{Group: x.spec.Group, Exclusive: x.spec.Exclusive, OneOf: x.spec.OneOf, Stable: x.key.Stable().String()}}
 	memory := false
-	lacks := map[service.Role]residency.Need{}
+	var lacks map[service.Role]residency.Need // most lack nothing
 	for _, v := range replicas {
 		need, known := x.need(v)
 		switch {
 		case lacksRoom(v) && known && v.Revision == x.revision.Hash:
+			if lacks == nil {
+				lacks = map[service.Role]residency.Need{}
+			}
 			lacks[v.Role] = need
 		case v.Alive() && v.Revision != x.revision.Hash:
 			s.Rolling = true

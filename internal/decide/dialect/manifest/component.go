@@ -95,6 +95,11 @@ func CheckResidency(r *Report, at func(field string) string, in service.Residenc
 	if in.GPUMemory > 0 && in.GPUMemory < 1<<20 {
 		r.Errorf(at("gpuMemory"), "%d bytes are less than 1Mi: write the memory that a replica takes of a GPU with a unit, such as 8Gi", in.GPUMemory)
 	}
+	if in.GPUPercent < 0 || in.GPUPercent > 100 {
+		r.Errorf(at("gpuPercent"), "%d is not between 1 and 100: write the percent of each of its GPUs that a replica takes", in.GPUPercent)
+	} else if in.GPUPercent > 0 && in.GPUMemory > 0 {
+		r.Errorf(at("gpuPercent"), "is stated beside gpuMemory: state one of them")
+	}
 	if in.Group != "" {
 		CheckName(r, at("group"), in.Group, false)
 	}
@@ -140,6 +145,13 @@ var residencyFields = map[string]struct {
 		n, err := strconv.Atoi(v)
 		if out.Priority = n; err != nil {
 			return "a whole number"
+		}
+		return ""
+	}},
+	"gpu-percent": {"gpuPercent", func(out *service.Residency, v string) string {
+		n, err := strconv.Atoi(strings.TrimSuffix(v, "%"))
+		if out.GPUPercent = n; err != nil || n == 0 {
+			return "a percent of a GPU from 1 to 100"
 		}
 		return ""
 	}},

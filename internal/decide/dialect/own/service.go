@@ -69,7 +69,7 @@ func readResidency(r *manifest.Reader, in *api.Residency, out *service.Residency
 	if in == nil {
 		return
 	}
-	*out = service.Residency{Pin: in.Pin, Priority: in.Priority, ShareGPU: in.ShareGPU, Preload: in.Preload, Group: in.Group, Exclusive: in.Exclusive, OneOf: in.OneOf}
+	*out = service.Residency{Pin: in.Pin, Priority: in.Priority, GPUPercent: in.GPUPercent, ShareGPU: in.ShareGPU, Preload: in.Preload, Group: in.Group, Exclusive: in.Exclusive, OneOf: in.OneOf}
 	if q := in.GPUMemory; q != nil {
 		if out.GPUMemory = q.Value(); out.GPUMemory <= 0 {
 			r.Errorf("spec.residency.gpuMemory", "%s is not more than 0: write the memory that a replica takes of a GPU, such as 8Gi", q)
