@@ -30,6 +30,17 @@ type RouteSpec struct {
 	Criticality string `json:"criticality,omitempty"`
 	// Priority is any number: above 0 is critical, below 0 is shed first.
 	Priority *int32 `json:"priority,omitempty"`
+	// Latency is how long answers may take. It needs streamed answers.
+	Latency *RouteLatency `json:"latency,omitempty"`
+}
+
+// RouteLatency is a target: a request that no endpoint is predicted to answer in time
+// lets others go first, and is refused if its priority is below 0.
+type RouteLatency struct {
+	// TTFT is the time to the first token.
+	TTFT *metav1.Duration `json:"ttft,omitempty"`
+	// TPOT is the mean time of each further token.
+	TPOT *metav1.Duration `json:"tpot,omitempty"`
 }
 
 // RouteTarget is a service or a pool, one of them.
@@ -119,7 +130,8 @@ type PoolHealthCheck struct {
 
 // PoolPicker is how an endpoint is picked.
 type PoolPicker struct {
-	// Preset is default, least-request, round-robin, seed-50 or v0.3-128.
+	// Preset is default, predicted-latency, shared-prefixes, least-request, llm-d,
+	// round-robin, seed-50 or v0.3-128.
 	Preset string `json:"preset,omitempty"`
 	// Filters replace the preset's. Each keeps some of the endpoints that the
 	// filter before it kept.

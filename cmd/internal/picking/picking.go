@@ -255,6 +255,14 @@ func (g *picked) FirstByte() {
 	}
 }
 
+// FirstToken counts for the endpoint that was picked, if it is the one that
+// answers.
+func (g *picked) FirstToken() {
+	if g.served == "" || g.served == g.Address() {
+		g.Grant.FirstToken()
+	}
+}
+
 // Done implements extproc.Grant: that another endpoint answered is the picked
 // one's failure.
 func (g *picked) Done(o dispatch.Outcome) {

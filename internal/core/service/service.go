@@ -94,7 +94,7 @@ const (
 	DialectKServe     Dialect = "kserve"
 	DialectOME        Dialect = "ome"
 	DialectSeldon     Dialect = "seldon"
-	DialectGateway    Dialect = "gateway" // the Gateway API and its inference extension
+	DialectGateway    Dialect = "gateway" // the Gateway API, its inference extension, and llm-d's kinds for it
 )
 
 // Dialect is the family of the API version the object was written in.
@@ -106,7 +106,7 @@ func (o Origin) Dialect() Dialect {
 		return DialectOME
 	case "machinelearning.seldon.io":
 		return DialectSeldon
-	case "inference.networking.x-k8s.io", "inference.networking.k8s.io", "gateway.networking.k8s.io":
+	case "inference.networking.x-k8s.io", "inference.networking.k8s.io", "llm-d.ai", "gateway.networking.k8s.io":
 		return DialectGateway
 	default:
 		return DialectRoundhouse

@@ -66,6 +66,8 @@ type Grant interface {
 	// Answered tells, before FirstByte, of an answer that did not do the work.
 	Answered(a dispatch.Answer) (moved bool)
 	FirstByte()
+	// FirstToken tells that the first token of a streamed answer has come.
+	FirstToken()
 	// Tokenize has the endpoint's engine tell the tokens of the prompt, where
 	// that is of use; parts are the body.
 	Tokenize(path string, parts ...[]byte)

@@ -224,8 +224,8 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, erro
 		}
 		r.Model, r.MaxTokens, r.Prompt = string(parsed.Model), parsed.MaxTokens, parsed.AppendPrompt(nil, c.body)
 	}
-	if c.head.rewrite != "" {
-		r.Model = c.head.rewrite
+	if c.head.wished[wishRewrite] != "" {
+		r.Model = c.head.wished[wishRewrite]
 	}
 	g, err := c.ask(ctx, r, isJSON)
 	if err != nil {
@@ -236,7 +236,7 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, erro
 		saysJSON: isJSON && c.head.contentType != "" && !openai.IsJSON(c.head.contentType)}
 	name := g.Model()
 	if name == "" {
-		name = c.head.rewrite
+		name = c.head.wished[wishRewrite]
 	}
 	if c.unseen && name != "" {
 		return nil, errUnseen // end gives the grant back
@@ -275,7 +275,7 @@ func (c *conversation) ask(ctx context.Context, r dispatch.Request, isJSON bool)
 func (c *conversation) query() dispatch.Request {
 	h := &c.head
 	r := dispatch.Request{Host: h.host, Path: h.path, RawQuery: h.query, Method: h.method, Header: h.get,
-		Objective: h.objective, FairnessID: h.fairness, Subset: c.subset.addresses, Bytes: c.pooled}
+		Objective: h.wished[wishObjective], FairnessID: h.wished[wishFairness], Latency: h.latency(), Subset: c.subset.addresses, Bytes: c.pooled}
 	if name := c.s.cfg.SessionHeader; name != "" {
 		r.Session = h.get(name)
 	}
@@ -304,7 +304,8 @@ func (c *conversation) end() {
 func (c *conversation) settle() {
 	if g := c.grant; g != nil {
 		c.grant = nil
-		g.Done(dispatch.Outcome{Failed: c.failure, Usage: c.usage.finish()})
+		used, events := c.usage.finish()
+		g.Done(dispatch.Outcome{Failed: c.failure, Usage: used, Tokens: events})
 		if c.phase == forwarded {
 			c.s.metrics.answered(0)
 		}

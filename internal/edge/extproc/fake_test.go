@@ -119,6 +119,8 @@ func (g *grant) Answered(a dispatch.Answer) bool {
 
 func (g *grant) Tokenize(string, ...[]byte) {}
 
+func (g *grant) FirstToken() { g.fake.note("first token") }
+
 func (g *grant) FirstByte() {
 	if g.firstBytes++; g.firstBytes > 1 || g.settled > 0 {
 		panic("FirstByte twice or after Done")

@@ -82,7 +82,7 @@ func (x *exchange) end() {
 func (x *exchange) finish() {
 	if g := x.proxy.grant; g != nil {
 		u, _ := x.seen.Usage()
-		g.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: u.PromptTokens, Completion: u.CompletionTokens, Cached: u.CachedTokens}})
+		g.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: u.PromptTokens, Completion: u.CompletionTokens, Cached: u.CachedTokens}, Tokens: x.seen.Events()})
 		x.gw.metrics.Waited(x.service, g.Waited())
 	}
 	if x.picker.picked != nil {
@@ -174,6 +174,9 @@ func (x *exchange) forward() error {
 	defer out.close()
 	g := x.proxy.grant
 	g.FirstByte()
+	if out.events && in.status == http.StatusOK {
+		g.FirstToken()
+	}
 	x.req.body.release() // it will not be sent again
 	x.code = in.status
 	x.seen.Answering(in.status, in.fields)

@@ -43,10 +43,13 @@ type Request struct {
 	// MaxTokens bounds the answer; 0 when the request states no bound.
 	MaxTokens int64
 	// Objective names the InferenceObjective that gives the priority
-	// (x-gateway-inference-objective), FairnessID whose turn the request is
-	// among those of its priority (x-gateway-inference-fairness-id).
+	// (x-llm-d-inference-objective), FairnessID whose turn the request is
+	// among those of its priority (x-llm-d-inference-fairness-id).
 	Objective  string
 	FairnessID string
+	// Latency is how long the answer may take; zero has Header and the routing objects
+	// say so.
+	Latency routing.LatencyTarget
 	// Session is a key whose requests are to meet the same replica while that
 	// can take them; "" for none.
 	Session string
@@ -78,6 +81,8 @@ type Outcome struct {
 	Failed error
 	// Usage is what the answer says it has cost; zero when it has none.
 	Usage Usage
+	// Tokens are the answer's, estimated, where Usage does not tell them.
+	Tokens int64
 }
 
 // Usage counts the tokens of one request.

@@ -32,6 +32,7 @@ type Grant struct {
 	tokens     int64 // of the prompt, estimated
 	hash       *hashes
 	waiting    func(Wait) time.Duration // Request.Waiting
+	pace       pace
 
 	// Guarded by the pool's mutex while the request waits.
 	waiter         admission.Waiter
@@ -421,6 +422,7 @@ func (g *Grant) Done(o Outcome) {
 	now := p.d.clock.Now()
 	var freed freedEndpoints
 	if x := g.reservation.slot; x != nil {
+		g.lastToken(o, now)
 		if o.Failed != nil {
 			p.entry.observe(x, breaker.Lost, 0)
 		}

@@ -47,6 +47,16 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 		}
 		out.Priority = *m.Spec.Priority
 	}
+	if l := m.Spec.Latency; l != nil {
+		manifest.CheckDuration(r.Report, "spec.latency.ttft", l.TTFT)
+		manifest.CheckDuration(r.Report, "spec.latency.tpot", l.TPOT)
+		if l.TTFT != nil {
+			out.Latency.First = l.TTFT.Duration
+		}
+		if l.TPOT != nil {
+			out.Latency.Each = l.TPOT.Duration
+		}
+	}
 	if len(m.Spec.Targets) == 0 {
 		r.Errorf("spec.targets", "is missing: write where requests go, as service or pool")
 	}

@@ -384,6 +384,8 @@ func routingRules() map[string][]rule {
 			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
 		"RouteSpec.models":      {atMost(maxModels), set, items(modelled...)},
 		"RouteSpec.criticality": {oneOf("Critical", "Standard", "Sheddable")},
+		"RouteLatency.ttft":     duration,
+		"RouteLatency.tpot":     duration,
 		"RouteSpec.targets": {atMost(maxTargets), func(p *props) { p.MinItems = count(1) },
 			cel("self.all(t, has(t.weight)) || !self.exists(t, has(t.weight))", "either every target has a weight or none has")},
 		"RouteTarget": {cel(stated("self.service")+" != "+stated("self.pool"),
@@ -470,10 +472,12 @@ func statusRules() map[string][]rule {
 
 // pickerRules are those of a pool's picker.
 func pickerRules() map[string][]rule {
-	scorers, _ := picker.Preset(picker.Default) // every scorer there is has a weight in it
-	var names []string
-	for _, s := range scorers.Scorers {
-		names = append(names, s.Name)
+	scorers, _ := picker.Preset(picker.Default)
+	var scored []string // the presets whose choice is best
+	for _, name := range picker.Presets() {
+		if c, _ := picker.Preset(name); c.Choice == "" {
+			scored = append(scored, "'"+name+"'")
+		}
 	}
 	policy, err := picker.New(scorers)
 	if err != nil {
@@ -482,7 +486,7 @@ func pickerRules() map[string][]rule {
 	ages := policy.Config()
 	return map[string][]rule{
 		"PoolPicker": {
-			cel("!"+some("self.scorers")+" || ("+stated("self.choice")+" ? self.choice == 'best' : !"+stated("self.preset")+" || self.preset == '"+picker.Default+"')",
+			cel("!"+some("self.scorers")+" || ("+stated("self.choice")+" ? self.choice == 'best' : !"+stated("self.preset")+" || self.preset in ["+strings.Join(scored, ", ")+"])",
 				"scorers have no effect unless the choice is best: leave them out, or write choice: best"),
 			cel(fmt.Sprintf("duration(has(self.stale) ? self.stale : '%v') > duration(has(self.fresh) ? self.fresh : '%v')", ages.Stale, ages.Fresh),
 				"stale must be more than fresh")},
@@ -501,7 +505,7 @@ func pickerRules() map[string][]rule {
 		"PoolFilter.then":        {atMost(maxFilters)},
 		"PoolFilter.else":        {atMost(maxFilters)},
 		"PoolScorer":             {require("name")},
-		"PoolScorer.name":        {oneOf(names...), stating},
+		"PoolScorer.name":        {oneOf(picker.Scorers()...), stating},
 		"PoolScorer.weight":      {between(0, maxWeight)},
 		"PoolScorer.scale":       {atLeast(0)},
 	}
