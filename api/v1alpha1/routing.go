@@ -71,6 +71,9 @@ type PoolSpec struct {
 	// Addresses are "host:port" of servers that run already; every address of a
 	// name is an endpoint.
 	Addresses []string `json:"addresses,omitempty"`
+	// PrefillAddresses are "IP:port" of servers that compute prompts for those at
+	// Addresses, which llm-d's sidecar brings together.
+	PrefillAddresses []string `json:"prefillAddresses,omitempty"`
 	// Protocol the servers speak: v1, v2, grpc-v2, openAI or cohere; absent is
 	// openAI.
 	Protocol string       `json:"protocol,omitempty"`

@@ -270,7 +270,14 @@ const (
 	RoleTransformer Role = "transformer"
 )
 
-// Roles lists every role in the order components start and are printed.
+// RolePrefill and RoleEncode are roles of servers that no service of ours has: they
+// compute prompts, or pictures, for the others of their pool.
+const (
+	RolePrefill Role = "prefill"
+	RoleEncode  Role = "encode"
+)
+
+// Roles lists every role of a service in the order components start and are printed.
 var Roles = []Role{RoleEngine, RoleDecoder, RoleRouter, RoleTransformer}
 
 // Components are the parts of a service or the defaults a runtime gives them.

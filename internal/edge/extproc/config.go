@@ -57,6 +57,8 @@ type Grant interface {
 	// Alternatives are where Envoy may go when that fails, best first; nil for
 	// nowhere. No place is reserved there.
 	Alternatives() []string
+	// Prefill is the server that computes the prompt for the endpoint; "" for none.
+	Prefill() string
 	// Replica is the endpoint's ID.
 	Replica() string
 	// Model is the name to give the endpoint; "" leaves the body's.

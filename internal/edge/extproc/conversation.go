@@ -202,8 +202,12 @@ func (c *conversation) release() {
 // so that a model's name is replaced without copying the prompt.
 type admitted struct {
 	destination string
-	head, tail  []byte
-	changed     bool // the body is not what came
+	// prefill is the server that computes the prompt; forged are headers of the client
+	// that would name one, or another that the endpoint's sidecar would call.
+	prefill    string
+	forged     []string
+	head, tail []byte
+	changed    bool // the body is not what came
 	// saysJSON: the body is JSON and the request says otherwise, which engines
 	// go by.
 	saysJSON bool
@@ -232,7 +236,7 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, erro
 		return nil, err
 	}
 	c.grant = g
-	p := &admitted{destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
+	p := &admitted{prefill: g.Prefill(), forged: c.head.forged, destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
 		saysJSON: isJSON && c.head.contentType != "" && !openai.IsJSON(c.head.contentType)}
 	name := g.Model()
 	if name == "" {

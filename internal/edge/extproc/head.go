@@ -17,6 +17,9 @@ const (
 	subsetKey       = "x-gateway-destination-endpoint-subset"
 )
 
+// prefillHeader tells the sidecar of the endpoint which server computes the prompt.
+const prefillHeader = "x-prefiller-host-port"
+
 // wishes are the headers by which a request says how it wants to be routed.
 var wishes = [wishCount][]string{
 	wishObjective: routing.HeaderObjective, wishFairness: routing.HeaderFairness, wishRewrite: routing.HeaderRewrite,
@@ -53,6 +56,9 @@ type head struct {
 	contentType   string
 	contentLength int64 // as promised; 0 when not
 	wished        [wishCount]string
+	// forged are headers by which a client could have the endpoint's sidecar call any
+	// address.
+	forged []string
 }
 
 func (h *head) read(m *pb.HeaderMap) {
@@ -76,6 +82,8 @@ func (h *head) read(m *pb.HeaderMap) {
 			if n, err := strconv.ParseInt(v.Text(), 10, 64); err == nil && n > 0 {
 				h.contentLength = n
 			}
+		case prefillHeader, "x-encoder-hosts-ports", "x-data-parallel-host-port":
+			h.forged = append(h.forged, v.Key)
 		default:
 			if len(v.Key) > 2 && v.Key[:2] == "x-" {
 				h.wish(v.Key, v.Text())

@@ -1,6 +1,7 @@
 package own
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,6 +110,7 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
 		}
 	}
+	readPrefillAddresses(r, m.Spec.PrefillAddresses, out)
 	out.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", m.Spec.Protocol)
 	if out.Protocol == "" {
 		out.Protocol = service.ProtocolOpenAI
@@ -129,6 +131,26 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 		out.Picker = readPoolPicker(r, p)
 	}
 	out.Bounds = readPoolBounds(r, &m.Spec)
+}
+
+// readPrefillAddresses reads the addresses of servers that compute prompts.
+func readPrefillAddresses(r *manifest.Reader, addresses []string, out *routing.Pool) {
+	if len(addresses) > 0 && len(out.Addresses) == 0 {
+		r.Errorf("spec.prefillAddresses", "and no addresses: write those of the servers that answer")
+	}
+	manifest.CheckAtMost(r.Report, "spec.prefillAddresses", len(addresses), maxAddresses)
+	for i, a := range addresses {
+		at := strict.Index("spec.prefillAddresses", i)
+		ip, err := netip.ParseAddrPort(a)
+		switch {
+		case err != nil || ip.Port() == 0:
+			r.Errorf(at, "%q is not an IP address with a port: write 10.0.0.7:8000", manifest.Clip(a))
+		case slices.Contains(out.Addresses, a):
+			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
+		}
+		out.Addresses = append(slices.Clip(out.Addresses), a)
+		out.Prefill = append(out.Prefill, ip.String())
+	}
 }
 
 // address checks "host:port".

@@ -406,6 +406,7 @@ func routingRules() map[string][]rule {
 		}, cel(`self.all(k, k.matches(r'^([^/]{1,253}/)?`+labelName+`$'))`, "a key is not a label's name")},
 		"PoolSpec.addresses": {atMost(maxAddresses), set, items(form(`^(`+inet6+`|`+host+`):`+port+`$`, 2*maxName),
 			cel(fmt.Sprintf("self.lastIndexOf(':') <= %d || self.startsWith('[')", maxName), "the host's name is too long"))},
+		"PoolSpec.prefillAddresses":        {atMost(maxAddresses), set, items(form(`^(`+inet6+`|[0-9]{1,3}(\.[0-9]{1,3}){3}):`+port+`$`, 64))},
 		"PoolSpec.protocol":                {protocolOf(service.ProtocolV1, service.ProtocolV2, service.ProtocolGRPCV2, service.ProtocolOpenAI, service.ProtocolCohere)},
 		"PoolSpec.maxConcurrency":          {atLeast(0)},
 		"PoolSpec.answerTimeout":           duration,
