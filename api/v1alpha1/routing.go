@@ -32,6 +32,31 @@ type RouteSpec struct {
 	Priority *int32 `json:"priority,omitempty"`
 	// Latency is how long answers may take. It needs streamed answers.
 	Latency *RouteLatency `json:"latency,omitempty"`
+	// Timeouts bound how long answers may take; a client whose request takes longer
+	// gets 504.
+	Timeouts *RouteTimeouts `json:"timeouts,omitempty"`
+	// Mirrors are at most 4 services and pools that get copies of requests, whose
+	// answers nobody sees.
+	Mirrors []RouteMirror `json:"mirrors,omitempty"`
+}
+
+// RouteTimeouts are the bounds of one request.
+type RouteTimeouts struct {
+	// Request is for the whole answer, with the wait for an endpoint.
+	Request *metav1.Duration `json:"request,omitempty"`
+	// BackendRequest is for each endpoint that is tried to begin its answer; at most
+	// request.
+	BackendRequest *metav1.Duration `json:"backendRequest,omitempty"`
+}
+
+// RouteMirror is a service or a pool, one of them, in the route's namespace.
+type RouteMirror struct {
+	Service string `json:"service,omitempty"`
+	Pool    string `json:"pool,omitempty"`
+	// Model is the name that the replica gets, as of targets.
+	Model string `json:"model,omitempty"`
+	// Percent of the requests are copied; absent means all.
+	Percent *int32 `json:"percent,omitempty"`
 }
 
 // RouteLatency is a target: a request that no endpoint is predicted to answer in time

@@ -112,7 +112,8 @@ type Route struct {
 	Targets  []Target `json:"targets"`
 	Priority int32    `json:"priority,omitempty"`
 	// Latency is how long answers may take.
-	Latency LatencyTarget `json:"latency,omitzero"`
+	Latency  LatencyTarget `json:"latency,omitzero"`
+	Handling Handling      `json:"handling,omitzero"`
 }
 
 // Target is one of several places a Route's requests go.
@@ -236,6 +237,7 @@ type Parent struct {
 type HTTPRule struct {
 	Matches  []HTTPMatch `json:"matches"` // never empty
 	Backends []Backend   `json:"backends,omitempty"`
+	Handling Handling    `json:"handling,omitzero"`
 }
 
 // Backend is where requests of a rule go, and its share of them.

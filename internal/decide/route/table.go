@@ -65,6 +65,9 @@ type Target struct {
 	Priority int32
 	// Latency is how long the answer may take, as objects say.
 	Latency routing.LatencyTarget
+	// Handling is how the route treats the request; nil is as all are. Not to be
+	// changed.
+	Handling *routing.Handling
 
 	by reasons
 }

@@ -139,7 +139,10 @@ func (p *pool) remove(why string) {
 func (p *pool) grant(r *Request, t route.Target) *Grant {
 	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent, waiting: r.Waiting}
 	g.tally.pool = p.demand
-	g.pace.target = targetOf(r, t.Latency)
+	g.pace.target, g.copied = targetOf(r, t.Latency), r.Copy
+	if t.Handling != nil {
+		g.handling = *t.Handling
+	}
 	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
 	if !t.Named {
 		g.adapter = t.Model
@@ -208,6 +211,9 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		s.Late = x == nil && p.entry.choice.Late
 		s.Available = x != nil || s.Late
 	}
+	if g.copied && x == nil {
+		return nil, busy(p.id, "no replica has a place for a copy of a request", admission.NoCapacity, p.retryAfter(now))
+	}
 	v := p.queue.Arrive(w, s, now)
 	if v.Decision == admission.Shed {
 		return nil, shed(p.id, p.queue.shedReason(w, v.Reason), v.Reason, p.retryAfter(now))
@@ -260,6 +266,9 @@ func (p *pool) setDeadline(g *Grant, now time.Time) {
 		longest = min(longest, m.Limits.StartupTimeout)
 	}
 	g.waiter.Deadline = now.Add(longest)
+	if d := g.handling.Timeout; d > 0 && d < longest {
+		g.waiter.Deadline = now.Add(d)
+	}
 	if !g.until.IsZero() && g.until.Before(g.waiter.Deadline) {
 		g.waiter.Deadline = g.until
 	}

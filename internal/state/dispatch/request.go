@@ -65,6 +65,9 @@ type Request struct {
 	// Idempotent reports that it makes no difference how often a replica does the
 	// request. Of others a failure after they were sent is repeated once.
 	Idempotent bool
+	// Copy: nobody waits for the answer. The request goes where a place is free now, or
+	// nowhere: it does not wait, and nobody is woken for it.
+	Copy bool
 	// Deadline is when the request has no use any more; zero for never. It
 	// shortens the wait and nothing else.
 	Deadline time.Time

@@ -58,6 +58,7 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 			out.Latency.Each = l.TPOT.Duration
 		}
 	}
+	out.Handling = readHandling(r, out.Namespace, &m.Spec)
 	if len(m.Spec.Targets) == 0 {
 		r.Errorf("spec.targets", "is missing: write where requests go, as service or pool")
 	}
@@ -69,6 +70,41 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 	for i, w := range manifest.ReadWeights(r.Report, "spec.targets", weights, 0) {
 		out.Targets = append(out.Targets, readRouteTarget(r, strict.Index("spec.targets", i), out.Namespace, m.Spec.Targets[i], w))
 	}
+}
+
+// maxMirrors bounds the mirrors of one Route.
+const maxMirrors = 4
+
+// readHandling reads a Route's timeouts and mirrors.
+func readHandling(r *manifest.Reader, namespace string, in *api.RouteSpec) (out routing.Handling) {
+	if t := in.Timeouts; t != nil {
+		manifest.CheckDuration(r.Report, "spec.timeouts.request", t.Request)
+		manifest.CheckDuration(r.Report, "spec.timeouts.backendRequest", t.BackendRequest)
+		if t.Request != nil {
+			out.Timeout = t.Request.Duration
+		}
+		if t.BackendRequest != nil {
+			out.TryTimeout = t.BackendRequest.Duration
+		}
+		if out.Timeout > 0 && out.TryTimeout > out.Timeout {
+			r.Errorf("spec.timeouts.backendRequest", "%v is more than request, which is %v", out.TryTimeout, out.Timeout)
+		}
+	}
+	manifest.CheckAtMost(r.Report, "spec.mirrors", len(in.Mirrors), maxMirrors)
+	for i, m := range in.Mirrors {
+		at := strict.Index("spec.mirrors", i)
+		target := readRouteTarget(r, at, namespace, api.RouteTarget{Service: m.Service, Pool: m.Pool, Model: m.Model}, 1)
+		mirror := routing.Mirror{Ref: target.Ref, Model: m.Model, PerMillion: routing.Whole}
+		if m.Percent != nil {
+			if *m.Percent < 0 || *m.Percent > 100 {
+				r.Errorf(at+".percent", "%d is not a percentage: 0 to 100", *m.Percent)
+			} else {
+				mirror.PerMillion = uint32(*m.Percent) * (routing.Whole / 100)
+			}
+		}
+		out.Mirrors = append(out.Mirrors, mirror)
+	}
+	return out
 }
 
 func readRouteTarget(r *manifest.Reader, path, namespace string, in api.RouteTarget, weight uint32) routing.Target {

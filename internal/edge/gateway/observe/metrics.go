@@ -24,6 +24,7 @@ type Metrics struct {
 	retries  *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	prefills *prometheus.CounterVec
+	mirrors  *prometheus.CounterVec
 	genAI    genAI
 	pools    poolDescs
 	dropped  *prometheus.Desc
@@ -60,6 +61,8 @@ func NewMetrics(d *dispatch.Dispatcher, log *AccessLog) *Metrics {
 			Help: "Requests refused for their API key: no_key, bad_key, limit, model."}, []string{"reason"}),
 		prefills: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "prefills_total",
 			Help: "Prompts that the gateway asked a prefill replica to compute: computed, or refused or failed, so that the decode replica did."}, []string{"service", "outcome"}),
+		mirrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "mirrored_total",
+			Help: "Copies of requests for the mirrors of routes: answered, failed, or skipped because too many were under way."}, []string{"service", "outcome"}),
 		genAI:   newGenAI(),
 		pools:   newPoolDescs(prefix),
 		dropped: prometheus.NewDesc(prefix+"access_log_dropped_total", "Lines of the access log that were not written.", nil, nil),
@@ -85,6 +88,11 @@ func (m *Metrics) Prefilled(service, outcome string) {
 	m.prefills.WithLabelValues(service, outcome).Inc()
 }
 
+// Mirrored counts a copy of a request to a service.
+func (m *Metrics) Mirrored(service, outcome string) {
+	m.mirrors.WithLabelValues(service, outcome).Inc()
+}
+
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	m.requests.Describe(c)
@@ -95,6 +103,7 @@ func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	m.retries.Describe(c)
 	m.refused.Describe(c)
 	m.prefills.Describe(c)
+	m.mirrors.Describe(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Describe(c) })
 	c <- m.dropped
 	m.pools.each(func(d *prometheus.Desc) { c <- d })
@@ -119,6 +128,7 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	m.retries.Collect(c)
 	m.refused.Collect(c)
 	m.prefills.Collect(c)
+	m.mirrors.Collect(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Collect(c) })
 	if m.log != nil {
 		c <- prometheus.MustNewConstMetric(m.dropped, prometheus.CounterValue, float64(m.log.Dropped()))
@@ -144,6 +154,7 @@ func (m *Metrics) forget(pools []dispatch.Status) {
 			m.tokens.DeletePartialMatch(gone)
 			m.retries.DeletePartialMatch(gone)
 			m.prefills.DeletePartialMatch(gone)
+			m.mirrors.DeletePartialMatch(gone)
 			m.found.Store(&sync.Map{})
 		}
 	}
