@@ -167,10 +167,8 @@ func TestHostileFigures(t *testing.T) {
 
 // answer is one that a naive twin remembers.
 type answer struct {
-	x       [terms]float64
-	y, w    float64
-	ratio   float64
-	fadings float64
+	x    [terms]float64
+	y, w float64
 }
 
 // naive solves the same problem the long way: it keeps all answers, and tries every

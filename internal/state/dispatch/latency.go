@@ -98,10 +98,10 @@ type Latency struct {
 }
 
 // lateReason is why a request is shed that no replica is predicted to answer in time.
-func (e *endpointSet) lateReason(priority int32) string {
+func (s *endpointSet) lateReason(priority int32) string {
 	why := "no replica is predicted to answer within the request's latency target"
-	if f := &e.choice.Forecast; f.Known {
-		why += fmt.Sprintf(" (%s would take %v to the first token)", e.slots[e.choice.Slot].endpoint.id, latency.Duration(f.First.P50).Round(time.Millisecond))
+	if f := &s.choice.Forecast; f.Known {
+		why += fmt.Sprintf(" (%s would take %v to the first token)", s.slots[s.choice.Slot].endpoint.id, latency.Duration(f.First.P50).Round(time.Millisecond))
 	}
 	return why + fmt.Sprintf(", so requests of priority %d are refused", priority)
 }
