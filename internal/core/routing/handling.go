@@ -13,6 +13,14 @@ type Handling struct {
 	Mirrors []Mirror `json:"mirrors,omitempty"`
 }
 
+// OrNil is h, nil where it asks for nothing.
+func (h *Handling) OrNil() *Handling {
+	if h.Timeout == 0 && h.TryTimeout == 0 && len(h.Mirrors) == 0 {
+		return nil
+	}
+	return h
+}
+
 // Mirror is where copies of requests go, and how many of a million requests have one.
 type Mirror struct {
 	Ref `json:"ref"`
