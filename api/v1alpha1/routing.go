@@ -30,6 +30,42 @@ type RouteSpec struct {
 	Criticality string `json:"criticality,omitempty"`
 	// Priority is any number: above 0 is critical, below 0 is shed first.
 	Priority *int32 `json:"priority,omitempty"`
+	// Latency is how long answers may take. It needs streamed answers.
+	Latency *RouteLatency `json:"latency,omitempty"`
+	// Timeouts bound how long answers may take; a client whose request takes longer
+	// gets 504.
+	Timeouts *RouteTimeouts `json:"timeouts,omitempty"`
+	// Mirrors are at most 4 services and pools that get copies of requests, whose
+	// answers nobody sees.
+	Mirrors []RouteMirror `json:"mirrors,omitempty"`
+}
+
+// RouteTimeouts are the bounds of one request.
+type RouteTimeouts struct {
+	// Request is for the whole answer, with the wait for an endpoint.
+	Request *metav1.Duration `json:"request,omitempty"`
+	// BackendRequest is for each endpoint that is tried to begin its answer; at most
+	// request.
+	BackendRequest *metav1.Duration `json:"backendRequest,omitempty"`
+}
+
+// RouteMirror is a service or a pool, one of them, in the route's namespace.
+type RouteMirror struct {
+	Service string `json:"service,omitempty"`
+	Pool    string `json:"pool,omitempty"`
+	// Model is the name that the replica gets, as of targets.
+	Model string `json:"model,omitempty"`
+	// Percent of the requests are copied; absent means all.
+	Percent *int32 `json:"percent,omitempty"`
+}
+
+// RouteLatency is a target: a request that no endpoint is predicted to answer in time
+// lets others go first, and is refused if its priority is below 0.
+type RouteLatency struct {
+	// TTFT is the time to the first token.
+	TTFT *metav1.Duration `json:"ttft,omitempty"`
+	// TPOT is the mean time of each further token.
+	TPOT *metav1.Duration `json:"tpot,omitempty"`
 }
 
 // RouteTarget is a service or a pool, one of them.
@@ -60,6 +96,9 @@ type PoolSpec struct {
 	// Addresses are "host:port" of servers that run already; every address of a
 	// name is an endpoint.
 	Addresses []string `json:"addresses,omitempty"`
+	// PrefillAddresses are "IP:port" of servers that compute prompts for those at
+	// Addresses, which llm-d's sidecar brings together.
+	PrefillAddresses []string `json:"prefillAddresses,omitempty"`
 	// Protocol the servers speak: v1, v2, grpc-v2, openAI or cohere; absent is
 	// openAI.
 	Protocol string       `json:"protocol,omitempty"`
@@ -119,7 +158,8 @@ type PoolHealthCheck struct {
 
 // PoolPicker is how an endpoint is picked.
 type PoolPicker struct {
-	// Preset is default, least-request, round-robin, seed-50 or v0.3-128.
+	// Preset is default, predicted-latency, shared-prefixes, least-request, llm-d,
+	// round-robin, seed-50 or v0.3-128.
 	Preset string `json:"preset,omitempty"`
 	// Filters replace the preset's. Each keeps some of the endpoints that the
 	// filter before it kept.

@@ -36,7 +36,7 @@ const (
 // What Options.Adopt and InstallCRDs may name.
 var (
 	Adoptable   = []string{"kserve", "ome", "seldon", "gateway"}
-	Installable = []string{"gie", "kserve", "ome", "seldon"}
+	Installable = []string{"gie", "kserve", "llm-d", "ome", "seldon"}
 )
 
 //go:embed manifests.yaml.gz

@@ -155,7 +155,7 @@ func (s *Replays) compare(ctx context.Context, t traffic, policies []contestant)
 				return nil, ctx.Err()
 			}
 			cfg := s.Config
-			cfg.Policy, cfg.Picker, cfg.Seed = policy.name, policy.picker, seed+1
+			cfg.Policy, cfg.Picker, cfg.Seed, cfg.Target = policy.name, policy.picker, seed+1, s.Goal
 			result, err := replay.Run(cfg, trace)
 			if err != nil {
 				return nil, err

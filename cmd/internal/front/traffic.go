@@ -442,6 +442,9 @@ func (f *facts) compose(p *routing.Pool) dispatch.PoolConfig {
 		if p.Protocol == service.ProtocolGRPCV2 {
 			r.GRPC = a
 		}
+		if slices.Contains(p.Prefill, a) {
+			r.Role = service.RolePrefill
+		}
 		if why := f.health[p.Key][a]; why != "" {
 			r.Phase, r.Message = replica.Failed, a+": "+why
 		}

@@ -219,7 +219,7 @@ func (p picking) others(g *dispatch.Grant, subset []string) (out []string) {
 		if len(out) == p.fallbacks {
 			break
 		}
-		if e.Open && e.Address != g.Address() && (subset == nil || slices.Contains(subset, e.Address)) {
+		if e.Open && e.Role != service.RolePrefill && e.Address != g.Address() && (subset == nil || slices.Contains(subset, e.Address)) {
 			out = append(out, e.Address)
 		}
 	}
@@ -234,6 +234,15 @@ type picked struct {
 }
 
 func (g *picked) Alternatives() []string { return g.alternatives }
+
+// Prefill is the server that computes the prompt, where the endpoint's sidecar has it
+// do that; another way to bring them together takes more than a header.
+func (g *picked) Prefill() string {
+	if d := g.Pool().Disaggregation; d != "" && d != service.DisaggregationHeader {
+		return ""
+	}
+	return g.Grant.Prefill()
+}
 
 // Served notes who answered.
 func (g *picked) Served(address string) { g.served = address }
@@ -252,6 +261,14 @@ func (g *picked) Answered(a dispatch.Answer) bool {
 func (g *picked) FirstByte() {
 	if g.served == "" || g.served == g.Address() {
 		g.Grant.FirstByte()
+	}
+}
+
+// FirstToken counts for the endpoint that was picked, if it is the one that
+// answers.
+func (g *picked) FirstToken() {
+	if g.served == "" || g.served == g.Address() {
+		g.Grant.FirstToken()
 	}
 }
 

@@ -28,7 +28,7 @@ func Replays(out io.Writer, all []Replay, goal time.Duration) {
 		_, _ = fmt.Fprintf(out, ", %g a second", first.Rate)
 	}
 	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(tw, "\npolicy\tTTFT p50\tp90\tp99\thit rate\tkept\tmost of one\tshed\t%s\t\n", "≤"+goal.String()+": "+strings.Join(replay.Criticalities, "\t"))
+	_, _ = fmt.Fprintf(tw, "\npolicy\tTTFT p50\tp90\tp99\thit rate\tkept\tmost of one\tshed\tin time\t%s\t\n", "≤"+goal.String()+": "+strings.Join(replay.Criticalities, "\t"))
 	for i := range all {
 		policy := all[i].Policy
 		if slices.IndexFunc(all, func(r Replay) bool { return r.Policy == policy }) < i {
@@ -50,6 +50,7 @@ func Replays(out io.Writer, all []Replay, goal time.Duration) {
 			keptOf(m(func(s replay.Summary) float64 { return s.Kept })),
 			100*m(func(s replay.Summary) float64 { return s.Most }),
 			100*m(func(s replay.Summary) float64 { return float64(s.Shed) / float64(s.Requests) }))
+		_, _ = fmt.Fprintf(tw, "\t%.1f %%", 100*m(func(s replay.Summary) float64 { return s.InTime }))
 		for _, c := range replay.Criticalities {
 			_, _ = fmt.Fprintf(tw, "\t%.1f/s", m(func(s replay.Summary) float64 { return s.Good[c] }))
 		}

@@ -19,13 +19,15 @@ type Pool struct {
 	Ports []int32 `json:"ports,omitempty"`
 	// Addresses are "host:port"; a host that is a name is looked up, and each
 	// address found is an endpoint.
-	Addresses []string         `json:"addresses,omitempty"`
-	Protocol  service.Protocol `json:"protocol,omitempty"`
-	Metrics   Metrics          `json:"metrics,omitzero"`
-	KVEvents  service.KVEvents `json:"kvEvents,omitzero"`
-	Health    HealthCheck      `json:"healthCheck,omitzero"`
-	Picker    Picker           `json:"picker,omitzero"`
-	Bounds    Bounds           `json:"bounds,omitzero"`
+	Addresses []string `json:"addresses,omitempty"`
+	// Prefill are those of Addresses that compute prompts for the others, "ip:port".
+	Prefill  []string         `json:"prefill,omitempty"`
+	Protocol service.Protocol `json:"protocol,omitempty"`
+	Metrics  Metrics          `json:"metrics,omitzero"`
+	KVEvents service.KVEvents `json:"kvEvents,omitzero"`
+	Health   HealthCheck      `json:"healthCheck,omitzero"`
+	Picker   Picker           `json:"picker,omitzero"`
+	Bounds   Bounds           `json:"bounds,omitzero"`
 	// Extension is the endpoint picker that an InferencePool names.
 	Extension Extension `json:"extension,omitzero"`
 }

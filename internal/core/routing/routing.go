@@ -86,6 +86,8 @@ type Objective struct {
 	service.Meta `json:",inline"`
 	Pool         service.Key `json:"pool"`
 	Priority     int32       `json:"priority"`
+	// Target is how long answers to such requests may take.
+	Target LatencyTarget `json:"target,omitzero"`
 }
 
 // Rewrite is an InferenceModelRewrite: model names of requests to a pool and
@@ -109,6 +111,9 @@ type Route struct {
 	Models   []string `json:"models"`
 	Targets  []Target `json:"targets"`
 	Priority int32    `json:"priority,omitempty"`
+	// Latency is how long answers may take.
+	Latency  LatencyTarget `json:"latency,omitzero"`
+	Handling Handling      `json:"handling,omitzero"`
 }
 
 // Target is one of several places a Route's requests go.
@@ -232,6 +237,7 @@ type Parent struct {
 type HTTPRule struct {
 	Matches  []HTTPMatch `json:"matches"` // never empty
 	Backends []Backend   `json:"backends,omitempty"`
+	Handling Handling    `json:"handling,omitzero"`
 }
 
 // Backend is where requests of a rule go, and its share of them.

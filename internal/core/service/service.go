@@ -94,7 +94,7 @@ const (
 	DialectKServe     Dialect = "kserve"
 	DialectOME        Dialect = "ome"
 	DialectSeldon     Dialect = "seldon"
-	DialectGateway    Dialect = "gateway" // the Gateway API and its inference extension
+	DialectGateway    Dialect = "gateway" // the Gateway API, its inference extension, and llm-d's kinds for it
 )
 
 // Dialect is the family of the API version the object was written in.
@@ -106,7 +106,7 @@ func (o Origin) Dialect() Dialect {
 		return DialectOME
 	case "machinelearning.seldon.io":
 		return DialectSeldon
-	case "inference.networking.x-k8s.io", "inference.networking.k8s.io", "gateway.networking.k8s.io":
+	case "inference.networking.x-k8s.io", "inference.networking.k8s.io", "llm-d.ai", "gateway.networking.k8s.io":
 		return DialectGateway
 	default:
 		return DialectRoundhouse
@@ -310,7 +310,14 @@ const (
 	RoleTransformer Role = "transformer"
 )
 
-// Roles lists every role in the order components start and are printed.
+// RolePrefill and RoleEncode are roles of servers that no service of ours has: they
+// compute prompts, or pictures, for the others of their pool.
+const (
+	RolePrefill Role = "prefill"
+	RoleEncode  Role = "encode"
+)
+
+// Roles lists every role of a service in the order components start and are printed.
 var Roles = []Role{RoleEngine, RoleDecoder, RoleRouter, RoleTransformer}
 
 // Components are the parts of a service or the defaults a runtime gives them.

@@ -18,6 +18,9 @@
 //     it waits here, where priority and turns count, and not in an engine's
 //     queue. A pool without a ready replica is not saturated: a request of any
 //     priority waits there, and so keeps the pool's wake-up going.
+//   - A request with a target that no endpoint is predicted to meet is shed if it
+//     is sheddable, else deferred: it waits, and who can be answered in time goes
+//     past it. The caller says so for as long as the target lies ahead.
 //   - Everybody else waits, within bounds of requests and bytes. At a bound, a
 //     request of higher priority takes the places of the newest ones of the
 //     lowest priority; without such it is shed.
@@ -104,14 +107,16 @@ const (
 // Reason is why, in one CamelCase word.
 type Reason string
 
-// The reasons. Admit has Available; Queue has NoCapacity, Starting or Paced; Shed has
-// the others.
+// The reasons. Admit has Available; Queue has NoCapacity, Starting, Paced or Deferred;
+// Shed has the others.
 const (
 	Available  Reason = "Available"  // an endpoint can take it
 	NoCapacity Reason = "NoCapacity" // every endpoint it may go to is at its limit or suspect
 	Starting   Reason = "Starting"   // no replica is ready
 	Paced      Reason = "Paced"      // saturated: it waits here instead of in an endpoint's queue
 	Saturated  Reason = "Saturated"  // saturated, and the request is sheddable
+	Deferred   Reason = "Deferred"   // none is predicted to answer it in time: those that can be answered in time go first
+	Late       Reason = "Late"       // none is predicted to answer it in time, and the request is sheddable
 	QueueFull  Reason = "QueueFull"  // the queue is full, without a request of a lower priority
 	BytesFull  Reason = "BytesFull"  // the bodies of waiting requests are at their limit
 	Evicted    Reason = "Evicted"    // a request of a higher priority took its place in the queue
@@ -138,6 +143,8 @@ type State struct {
 	Saturation float64
 	// Paced: no endpoint is to be sent more than it has capacity for.
 	Paced bool
+	// Late: no endpoint is predicted to answer the request within its target.
+	Late bool
 }
 
 // Endpoint is what the saturation of an endpoint is worked out from.

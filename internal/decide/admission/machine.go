@@ -107,7 +107,9 @@ func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 		return Shed, Overdue
 	case w.Priority < 0 && !s.Starting && s.Saturation >= 1:
 		return Shed, Saturated
-	case s.Available && !s.Paced:
+	case w.Priority < 0 && s.Late:
+		return Shed, Late
+	case s.Available && !s.Paced && !s.Late:
 		return Admit, Available
 	case m.queued-below >= c.MaxQueue:
 		return Shed, QueueFull
@@ -115,6 +117,8 @@ func (m *Machine) Judge(w *Waiter, s State, now time.Time) (Decision, Reason) {
 		return Shed, BytesFull
 	case s.Starting:
 		return Queue, Starting
+	case s.Late:
+		return Queue, Deferred
 	case s.Available:
 		return Queue, Paced
 	}

@@ -49,7 +49,9 @@ func (n *naive) arrive(w *Waiter, s State, now time.Time) (out string) {
 		return "Shed Overdue"
 	case w.Priority < 0 && !s.Starting && s.Saturation >= 1:
 		return "Shed Saturated"
-	case s.Available && !s.Paced:
+	case s.Late && w.Priority < 0:
+		return "Shed Late"
+	case s.Available && !s.Paced && !s.Late:
 		n.went(w.Priority)
 		return "Admit Available"
 	}
@@ -64,6 +66,8 @@ func (n *naive) arrive(w *Waiter, s State, now time.Time) (out string) {
 	out = "Queue NoCapacity"
 	if s.Starting {
 		out = "Queue Starting"
+	} else if s.Late {
+		out = "Queue Deferred"
 	} else if s.Available {
 		out = "Queue Paced"
 	}
@@ -227,6 +231,7 @@ func FuzzMachine(f *testing.F) {
 			op := read()
 			s := State{Available: op&1 == 0, Starting: op&6 == 6, Saturation: float64(read()%9) / 8}
 			s.Paced = op&64 != 0 && !s.Starting
+			s.Late = op&128 != 0 && op&32 != 0
 			switch op >> 3 % 8 {
 			case 0, 1, 2, 3:
 				b := read()

@@ -89,6 +89,8 @@ var Resources = []Resource{
 	keptRoute("inference.networking.x-k8s.io", "InferenceModel", "inferencemodels", routing.KindModel, "v1alpha2"),
 	keptRoute("inference.networking.x-k8s.io", "InferenceObjective", "inferenceobjectives", routing.KindObjective, "v1alpha2"),
 	keptRoute("inference.networking.x-k8s.io", "InferenceModelRewrite", "inferencemodelrewrites", routing.KindRewrite, "v1alpha2"),
+	keptRoute("llm-d.ai", "InferenceObjective", "inferenceobjectives", routing.KindObjective, "v1alpha2"),
+	keptRoute("llm-d.ai", "InferenceModelRewrite", "inferencemodelrewrites", routing.KindRewrite, "v1alpha2"),
 	keptRoute("gateway.networking.k8s.io", "HTTPRoute", "httproutes", routing.KindHTTPRoute, "v1", "v1beta1"),
 }
 

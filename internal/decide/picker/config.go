@@ -86,6 +86,9 @@ var choices = []string{choiceBest, choiceRandom, choiceRoundRobin}
 // Choices names the choices.
 func Choices() []string { return slices.Clone(choices) }
 
+// Scorers names what a Scorer can be.
+func Scorers() []string { return names(scorers) }
+
 // Filters names what a Step can be.
 func Filters() []string { return names(filters) }
 
@@ -243,9 +246,13 @@ const Default = "default"
 // which is worth no queue.
 const SharedPrefixes = "shared-prefixes"
 
+// PredictedLatency is the policy that goes by how long endpoints are predicted to
+// take, and by the default's scorers until enough is known.
+const PredictedLatency = "predicted-latency"
+
 // Presets names the presets.
 func Presets() []string {
-	return []string{Default, SharedPrefixes, "least-request", "round-robin", "seed-50", "v0.3-128"}
+	return []string{Default, PredictedLatency, SharedPrefixes, "least-request", "llm-d", "round-robin", "seed-50", "v0.3-128"}
 }
 
 // Preset is the configuration of that name; "" is Default's.
@@ -263,6 +270,19 @@ func Preset(name string) (Config, error) {
 			{Name: "lora", Weight: 3},
 			{Name: "session", Weight: 10},
 		}
+	case PredictedLatency:
+		c.Scorers = []Scorer{
+			{Name: "queue", Weight: 1},
+			{Name: "running", Weight: 1},
+			{Name: "tokens", Weight: 0.75},
+			{Name: "kv", Weight: 1},
+			{Name: "latency", Weight: 1},
+			{Name: "prefix", Weight: 5},
+			{Name: "lora", Weight: 3},
+			{Name: "session", Weight: 10},
+		}
+	case "llm-d":
+		c.Scorers = []Scorer{{Name: "llm-d-queue", Weight: 2}, {Name: "llm-d-kv", Weight: 2}, {Name: "llm-d-prefix", Weight: 3}}
 	case SharedPrefixes:
 		c.Scorers = []Scorer{
 			{Name: "queue", Weight: 2},

@@ -37,6 +37,9 @@ type row struct {
 	total float64
 	// silent is what it is rated down by for having fallen silent.
 	silent float64
+	// predicted is how long the endpoint is predicted to take; "" when that is not
+	// known.
+	predicted string
 }
 
 type cell struct {
@@ -183,6 +186,9 @@ func (c *Choice) Reason() string {
 		if c.Matched > 0 {
 			fmt.Fprintf(&b, ", %d blocks of the prompt known", c.Matched)
 		}
+		if c.Late {
+			b.WriteString(", none predicted to meet the request's target")
+		}
 		if c.Alike > 1 {
 			fmt.Fprintf(&b, ", %d alike: by the prompt's beginning", c.Alike)
 		}
@@ -232,6 +238,9 @@ func (t *table) write(b *strings.Builder, slot int) {
 		name = name[:64]
 	}
 	fmt.Fprintf(b, "%d %q", slot, name)
+	if r.predicted != "" {
+		fmt.Fprintf(b, "  (%s)", r.predicted)
+	}
 	if r.out != "" {
 		fmt.Fprintf(b, " out: %s\n", r.out)
 		return

@@ -21,6 +21,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
 )
 
 // Endpoint is one address of a pool as the owner sees it. Its place in
@@ -93,6 +94,12 @@ type Input struct {
 	// as that is open and not overloaded. "" for none.
 	Session string
 
+	// Latency is what is known of how long the endpoints take, by slot; nil when
+	// nobody keeps it. Target is how long the request may take: endpoints that are
+	// predicted to miss it are chosen only where all are.
+	Latency *latency.Book
+	Target  latency.Target
+
 	// Turn is counted up by the owner with every pick; round-robin goes by it.
 	Turn uint64
 	// Random returns a number in [0, n), n > 0. It is called at most once per
@@ -161,6 +168,8 @@ type Choice struct {
 	// adds to Endpoint.Tokens until the answer begins.
 	Matched  int
 	Uncached int64
+	// Forecast is what is expected of the chosen one, where Input.Latency is.
+	Forecast
 
 	run     pick
 	matches Matches
@@ -175,6 +184,7 @@ type Choice struct {
 func (c *Choice) reset(p *Policy, in *Input) {
 	c.Outcome, c.Slot, c.Open, c.Left = None, -1, 0, 0
 	c.Score, c.Alike, c.Matched, c.Uncached, c.mean = 0, 1, 0, 0, 0
+	c.Forecast = Forecast{}
 	c.matches.reset()
 	c.trace = trace{policy: p}
 	c.table = nil

@@ -60,7 +60,7 @@ func TestConfigsThatAreWrong(t *testing.T) {
 	}{
 		{score(Scorer{Name: "prefixx", Weight: 1}), `scorers[0].name: there is no "prefixx"; did you mean "prefix"?`},
 		{score(Scorer{Name: "KV"}), `did you mean "kv"?`},
-		{score(Scorer{Name: "zzzzzz"}), `write one of kv, lora, prefix, queue, running, session, tokens`},
+		{score(Scorer{Name: "zzzzzz"}), `write one of kv, latency, llm-d-kv, llm-d-prefix, llm-d-queue, lora, prefix, queue, running, session, tokens`},
 		{score(Scorer{Name: strings.Repeat("x", 1e6)}), `…"; write one of`},
 		{score(Scorer{Name: "kv", Weight: -1}), `scorers[0].weight is -1`},
 		{score(Scorer{Name: "kv", Weight: math.NaN()}), `scorers[0].weight is NaN`},
@@ -95,7 +95,7 @@ func TestConfigsThatAreWrong(t *testing.T) {
 	if _, err := Preset("seed50"); err == nil || !strings.Contains(err.Error(), `did you mean "seed-50"?`) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Preset("best"); err == nil || !strings.Contains(err.Error(), "default, shared-prefixes, least-request") {
+	if _, err := Preset("best"); err == nil || !strings.Contains(err.Error(), "default, predicted-latency, shared-prefixes, least-request, llm-d") {
 		t.Errorf("got %v", err)
 	}
 	for _, c := range []IndexConfig{{}, {BlockBytes: 15, PromptBlocks: 1, EndpointBlocks: 1, MaxBlocks: 1},

@@ -10,6 +10,7 @@ type Policy struct {
 	scorers []scoring
 	// Which work the scorers need.
 	prefix, session bool
+	predicts        bool
 	sheds           bool // a filter drops
 	// near is the weight of the scorers of load.
 	near float64
@@ -38,8 +39,9 @@ func New(c Config) (*Policy, error) {
 		k := scorers[s.Name]
 		def(&s.Scale, k.scale)
 		p.scorers = append(p.scorers, scoring{Scorer: s, scorer: k})
-		p.prefix = p.prefix || s.Name == "prefix"
+		p.prefix = p.prefix || s.Name == "prefix" || s.Name == "llm-d-prefix" || s.Name == "latency"
 		p.session = p.session || s.Name == "session"
+		p.predicts = p.predicts || s.Name == "latency"
 		if k.ofLoad {
 			p.near += s.Weight
 		}
@@ -66,6 +68,9 @@ func (p *Policy) Config() Config { return p.config }
 // does not, the owner need not hash them, nor keep an Index.
 func (p *Policy) Affinity() (prefix, session bool) { return p.prefix, p.session }
 
+// Predicts reports whether the policy goes by predicted latencies.
+func (p *Policy) Predicts() bool { return p.predicts }
+
 // Sheds reports whether the policy decides by itself who is dropped when no
 // endpoint has capacity, as the trees of the Inference Extension do.
 func (p *Policy) Sheds() bool { return p.sheds }
@@ -73,8 +78,9 @@ func (p *Policy) Sheds() bool { return p.sheds }
 // pick is one decision under way.
 type pick struct {
 	*Policy
-	in  *Input
-	out *Choice
+	in         *Input
+	out        *Choice
+	blockBytes int // of a block of the index
 }
 
 // Pick chooses an endpoint. It allocates nothing once out has served for a
@@ -95,6 +101,11 @@ func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
 	if p.prefix && ix != nil {
 		ix.Match(in.Blocks, &out.matches)
 	}
+	if r.blockBytes = 1; ix != nil {
+		r.blockBytes = ix.config.BlockBytes
+	}
+	r.foresee(set)
+	set = r.inTime(set)
 	out.Left = len(set)
 	at := 0
 	switch {
@@ -106,6 +117,7 @@ func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
 		at = r.best(set)
 	}
 	out.pick(int(set[at]), ix, in)
+	r.forecast(set[at])
 }
 
 // filter runs a chain. It returns nothing when the request is to be dropped,
@@ -141,7 +153,7 @@ const (
 // best scores the set and returns the place in it of the highest score. Where
 // others are as good or nearly so, the prompt's beginning decides between them,
 // so that gateways that know nothing of each other agree where prompts belong;
-// without a prompt, chance does.
+// without a prompt, or where no scorer rates how busy endpoints are now, chance does.
 func (p *pick) best(set []int32) int {
 	p.estimate(set)
 	total := p.out.total[:len(set)]
@@ -171,7 +183,7 @@ func (p *pick) best(set []int32) int {
 			}
 		}
 	}
-	if n = 1; len(p.in.Blocks) > 0 {
+	if n = 1; len(p.in.Blocks) > 0 && p.near > 0 {
 		at, n = p.rendezvous(set, total, top)
 	}
 	p.out.Score, p.out.Alike = total[at]+p.out.same, n

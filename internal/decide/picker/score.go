@@ -30,6 +30,12 @@ var scorers = map[string]scorer{
 	"prefix":  {values: prefix, scale: 4},
 	"lora":    {values: lora},
 	"session": {values: session},
+	"latency": {values: predicted, scale: 0.5, load: true, ofLoad: true, label: "seconds"},
+
+	// Those of llm-d's router: by what an endpoint last said alone.
+	"llm-d-queue":  {values: saidWaiting, load: true},
+	"llm-d-kv":     {values: saidKV},
+	"llm-d-prefix": {values: matchedPart},
 }
 
 // score adds a scorer's part to the totals.
@@ -54,7 +60,10 @@ func (p *pick) score(s *scoring, column int, set []int32, total []float64) {
 			hi = v
 		}
 	}
-	per := 1 / max(hi-lo, s.Scale)
+	per := 1.0
+	if spread := max(hi-lo, s.Scale); spread > 0 {
+		per = 1 / spread
+	}
 	p.out.scored(p.Policy, column, set, values, lo, per)
 	if lo == hi {
 		p.out.same += s.Weight
@@ -152,5 +161,36 @@ func session(p *pick, _ *scoring, set []int32) []float64 {
 		return nil
 	}
 	values[best] = 1
+	return values
+}
+
+// saidWaiting is the requests in queues as they were last said.
+func saidWaiting(p *pick, _ *scoring, set []int32) []float64 {
+	values := p.out.values[:len(set)]
+	for i, slot := range set {
+		values[i] = float64(load(&p.in.Endpoints[slot]).Waiting)
+	}
+	return values
+}
+
+// saidKV is the part of the KV memory that was last said to be free.
+func saidKV(p *pick, _ *scoring, set []int32) []float64 {
+	values := p.out.values[:len(set)]
+	for i, slot := range set {
+		values[i] = 1 - part(load(&p.in.Endpoints[slot]).KV)
+	}
+	return values
+}
+
+// matchedPart is the part of the prompt's blocks that an endpoint was sent before,
+// however busy it is.
+func matchedPart(p *pick, _ *scoring, set []int32) []float64 {
+	if len(p.in.Blocks) == 0 {
+		return nil
+	}
+	values := p.out.values[:len(set)]
+	for i, slot := range set {
+		values[i] = float64(p.out.matches.At(int(slot))) / float64(len(p.in.Blocks))
+	}
 	return values
 }

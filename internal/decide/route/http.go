@@ -328,7 +328,7 @@ func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target,
 	if lost := cmp.Or(b.Fault, t.missing(b.Ref)); lost != "" {
 		return Target{}, &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: lost}
 	}
-	out := Target{Pool: b.Ref, by: reasons{http: m, index: i}}
+	out := Target{Pool: b.Ref, Handling: m.route.Rules[m.rule].Handling.OrNil(), by: reasons{http: m, index: i}}
 	if b.Pool {
 		return t.pools[b.Key].resolve(q, q.Model, random, out)
 	}

@@ -293,7 +293,7 @@ func (s *slow) inPool(k service.Key, q Query, name string, priority *int32) outc
 
 func (s *slow) objective(k service.Key, q Query, out *outcome) {
 	for _, o := range objectsOf[*routing.Objective](s) {
-		if o.Pool == k && o.Name == q.Header(ObjectiveHeader) {
+		if o.Pool == k && o.Name == routing.FirstOf(q.Header, routing.HeaderObjective) {
 			out.priority = o.Priority
 		}
 	}

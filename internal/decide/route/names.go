@@ -122,7 +122,7 @@ func (t *Table) claimed(c *claim, q *Query, random func(n int) int) (Target, err
 		return Target{}, &BackendError{Object: "Route " + c.route.Key.String(), Message: "every target has weight 0"}
 	}
 	at := &c.route.Targets[i]
-	out := Target{Pool: at.Ref, Model: at.Model, Priority: c.route.Priority, by: reasons{claim: c, index: i}}
+	out := Target{Pool: at.Ref, Model: at.Model, Priority: c.route.Priority, Latency: c.route.Latency, Handling: c.route.Handling.OrNil(), by: reasons{claim: c, index: i}}
 	if err := t.missing(at.Ref); err != "" {
 		return Target{}, &BackendError{Object: "Route " + c.route.Key.String(), Message: err}
 	}

@@ -151,10 +151,11 @@ func (p *pool) prioritize(q *Query, out *Target) {
 	}
 	name := q.Objective
 	if name == "" && q.Header != nil {
-		name = q.Header(ObjectiveHeader)
+		name = routing.FirstOf(q.Header, routing.HeaderObjective)
 	}
 	if o := p.objectives[name]; o != nil {
 		out.Priority, out.by.objective = o.Priority, o
+		out.Latency = o.Target.Or(out.Latency)
 	}
 }
 

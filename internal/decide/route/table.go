@@ -17,9 +17,6 @@ import (
 // DefaultDomain ends the hosts of services whose URL is not stated.
 const DefaultDomain = "localhost"
 
-// ObjectiveHeader names the InferenceObjective of a request.
-const ObjectiveHeader = "X-Gateway-Inference-Objective"
-
 // Entry is one service to route to, or the canary of one.
 type Entry struct {
 	Key service.Key
@@ -48,7 +45,7 @@ type Query struct {
 	// Model is the name in the body or path: "name" or "namespace/name".
 	// It may be empty when the Host or an HTTPRoute decides.
 	Model string
-	// Objective is the value of ObjectiveHeader; "" has Header asked for it.
+	// Objective is the value of routing.HeaderObjective; "" has Header asked for it.
 	Objective string
 }
 
@@ -68,6 +65,11 @@ type Target struct {
 	Adapter string
 	// Priority is the request's: above 0 critical, below 0 sheddable.
 	Priority int32
+	// Latency is how long the answer may take, as objects say.
+	Latency routing.LatencyTarget
+	// Handling is how the route treats the request; nil is as all are. Not to be
+	// changed.
+	Handling *routing.Handling
 
 	by reasons
 }

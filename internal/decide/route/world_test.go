@@ -113,7 +113,7 @@ func world(r *rand.Rand) (*slow, Query) {
 			add(&routing.Objective{Meta: meta(at), Pool: service.Key{Namespace: at.Namespace, Name: one("a", "b")}, Priority: int32(r.IntN(20) - 10)})
 		}
 	}
-	header := map[string]string{"X-A": one("", "1", "2"), ObjectiveHeader: one("", "a", "b", "c")}
+	header := map[string]string{"X-A": one("", "1", "2"), routing.HeaderObjective[r.IntN(2)]: one("", "a", "b", "c")}
 	q := Query{Host: host(), Path: one("/", "/v1", "/v1/x", "/v1/", "/v1x", "/v2/x"), RawQuery: one("", "tier=gold", "tier=silver&tier=gold", "tier"),
 		Method: one("GET", "POST"), Header: func(h string) string { return header[h] }, Model: one("a", "b", "c", "m/1", "d", "", "z", "default/a", "team/b", "team/m/1")}
 	return s, q

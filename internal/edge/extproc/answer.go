@@ -53,7 +53,9 @@ func (c *conversation) responseBody(b *pb.HttpBody) error {
 	if c.phase != answering {
 		return misplaced("response_body")
 	}
-	c.usage.write(b.GetBody())
+	if c.usage.write(b.GetBody()) && c.grant != nil && c.failure == nil {
+		c.grant.FirstToken()
+	}
 	if b.GetEndOfStream() {
 		c.settle()
 	}
@@ -119,6 +121,7 @@ type usage struct {
 	body   []byte
 	read   bool // the answer is JSON, not too long so far
 	own    bool // body is a copy, and not a message's bytes
+	began  bool // a part of a stream has come
 }
 
 func (u *usage) start(contentType string) {
@@ -131,10 +134,14 @@ func (u *usage) start(contentType string) {
 	}
 }
 
-func (u *usage) write(p []byte) {
+// write reads a part of an answer. It reports whether that is the beginning of a
+// stream.
+func (u *usage) write(p []byte) (begins bool) {
 	switch {
 	case u.stream != nil:
 		_, _ = u.stream.Write(p) // it never fails
+		begins = !u.began && len(p) > 0
+		u.began = u.began || begins
 	case u.read && len(u.body)+len(p) > maxUsageBody:
 		u.read, u.body = false, nil
 	case u.read && len(u.body) == 0:
@@ -144,17 +151,20 @@ func (u *usage) write(p []byte) {
 	case u.read:
 		u.body = append(u.body, p...)
 	}
+	return begins
 }
 
-func (u *usage) finish() dispatch.Usage {
+// finish returns what the answer says it used, and how many events a stream had.
+func (u *usage) finish() (used dispatch.Usage, events int64) {
 	var sum openai.Usage
 	switch {
 	case u.stream != nil:
 		u.stream.Finish()
 		sum, _ = u.stream.Usage()
+		events = u.stream.Events()
 	case u.read && len(u.body) > 0:
 		sum, _ = openai.ReadUsage(u.body)
 	}
 	u.body = nil
-	return dispatch.Usage{Prompt: sum.PromptTokens, Completion: sum.CompletionTokens, Cached: sum.CachedTokens}
+	return dispatch.Usage{Prompt: sum.PromptTokens, Completion: sum.CompletionTokens, Cached: sum.CachedTokens}, events
 }

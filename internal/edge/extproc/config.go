@@ -57,6 +57,8 @@ type Grant interface {
 	// Alternatives are where Envoy may go when that fails, best first; nil for
 	// nowhere. No place is reserved there.
 	Alternatives() []string
+	// Prefill is the server that computes the prompt for the endpoint; "" for none.
+	Prefill() string
 	// Replica is the endpoint's ID.
 	Replica() string
 	// Model is the name to give the endpoint; "" leaves the body's.
@@ -66,6 +68,8 @@ type Grant interface {
 	// Answered tells, before FirstByte, of an answer that did not do the work.
 	Answered(a dispatch.Answer) (moved bool)
 	FirstByte()
+	// FirstToken tells that the first token of a streamed answer has come.
+	FirstToken()
 	// Tokenize has the endpoint's engine tell the tokens of the prompt, where
 	// that is of use; parts are the body.
 	Tokenize(path string, parts ...[]byte)

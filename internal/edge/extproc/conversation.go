@@ -202,8 +202,12 @@ func (c *conversation) release() {
 // so that a model's name is replaced without copying the prompt.
 type admitted struct {
 	destination string
-	head, tail  []byte
-	changed     bool // the body is not what came
+	// prefill is the server that computes the prompt; forged are headers of the client
+	// that would name one, or another that the endpoint's sidecar would call.
+	prefill    string
+	forged     []string
+	head, tail []byte
+	changed    bool // the body is not what came
 	// saysJSON: the body is JSON and the request says otherwise, which engines
 	// go by.
 	saysJSON bool
@@ -224,19 +228,19 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, erro
 		}
 		r.Model, r.MaxTokens, r.Prompt = string(parsed.Model), parsed.MaxTokens, parsed.AppendPrompt(nil, c.body)
 	}
-	if c.head.rewrite != "" {
-		r.Model = c.head.rewrite
+	if c.head.wished[wishRewrite] != "" {
+		r.Model = c.head.wished[wishRewrite]
 	}
 	g, err := c.ask(ctx, r, isJSON)
 	if err != nil {
 		return nil, err
 	}
 	c.grant = g
-	p := &admitted{destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
+	p := &admitted{prefill: g.Prefill(), forged: c.head.forged, destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
 		saysJSON: isJSON && c.head.contentType != "" && !openai.IsJSON(c.head.contentType)}
 	name := g.Model()
 	if name == "" {
-		name = c.head.rewrite
+		name = c.head.wished[wishRewrite]
 	}
 	if c.unseen && name != "" {
 		return nil, errUnseen // end gives the grant back
@@ -275,7 +279,7 @@ func (c *conversation) ask(ctx context.Context, r dispatch.Request, isJSON bool)
 func (c *conversation) query() dispatch.Request {
 	h := &c.head
 	r := dispatch.Request{Host: h.host, Path: h.path, RawQuery: h.query, Method: h.method, Header: h.get,
-		Objective: h.objective, FairnessID: h.fairness, Subset: c.subset.addresses, Bytes: c.pooled}
+		Objective: h.wished[wishObjective], FairnessID: h.wished[wishFairness], Latency: h.latency(), Subset: c.subset.addresses, Bytes: c.pooled}
 	if name := c.s.cfg.SessionHeader; name != "" {
 		r.Session = h.get(name)
 	}
@@ -304,7 +308,8 @@ func (c *conversation) end() {
 func (c *conversation) settle() {
 	if g := c.grant; g != nil {
 		c.grant = nil
-		g.Done(dispatch.Outcome{Failed: c.failure, Usage: c.usage.finish()})
+		used, events := c.usage.finish()
+		g.Done(dispatch.Outcome{Failed: c.failure, Usage: used, Tokens: events})
 		if c.phase == forwarded {
 			c.s.metrics.answered(0)
 		}

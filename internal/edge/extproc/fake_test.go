@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -37,6 +38,9 @@ func (f *fake) Admit(ctx context.Context, pool service.Key, r dispatch.Request) 
 		if w[1] != "" {
 			line += " " + w[0] + "=" + w[1]
 		}
+	}
+	if r.Latency != (routing.LatencyTarget{}) {
+		line += fmt.Sprintf(" ttft=%v tpot=%v", r.Latency.First, r.Latency.Each)
 	}
 	if r.MaxTokens > 0 {
 		line += fmt.Sprintf(" max_tokens=%d", r.MaxTokens)
@@ -93,6 +97,7 @@ type grant struct {
 	address      string
 	alternatives []string
 	model        string
+	prefill      string
 	firstBytes   int
 	settled      int
 	servedBy     string
@@ -100,6 +105,7 @@ type grant struct {
 }
 
 func (g *grant) Address() string        { return g.address }
+func (g *grant) Prefill() string        { return g.prefill }
 func (g *grant) Alternatives() []string { return g.alternatives }
 func (g *grant) Replica() string        { return "replica-" + g.address }
 func (g *grant) Model() string          { return g.model }
@@ -118,6 +124,8 @@ func (g *grant) Answered(a dispatch.Answer) bool {
 }
 
 func (g *grant) Tokenize(string, ...[]byte) {}
+
+func (g *grant) FirstToken() { g.fake.note("first token") }
 
 func (g *grant) FirstByte() {
 	if g.firstBytes++; g.firstBytes > 1 || g.settled > 0 {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	pb "roundhouse.dev/roundhouse/api/extproc"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 )
 
 // What a gateway says of a request besides the names of package api/extproc.
@@ -14,11 +15,38 @@ const (
 	// endpoints.
 	subsetNamespace = "envoy.lb.subset_hint"
 	subsetKey       = "x-gateway-destination-endpoint-subset"
-
-	objectiveHeader = "x-gateway-inference-objective"
-	fairnessHeader  = "x-gateway-inference-fairness-id"
-	rewriteHeader   = "x-gateway-model-name-rewrite"
 )
+
+// prefillHeader tells the sidecar of the endpoint which server computes the prompt.
+const prefillHeader = "x-prefiller-host-port"
+
+// wishes are the headers by which a request says how it wants to be routed.
+var wishes = [wishCount][]string{
+	wishObjective: routing.HeaderObjective, wishFairness: routing.HeaderFairness, wishRewrite: routing.HeaderRewrite,
+	wishFirst: routing.HeaderFirst, wishEach: routing.HeaderEach,
+}
+
+// The wishes by their place.
+const (
+	wishObjective = iota
+	wishFairness
+	wishRewrite
+	wishFirst
+	wishEach
+	wishCount
+)
+
+// wishOf finds wishes by the names of their headers in lower case. rank is the place
+// of the name among those of the wish.
+var wishOf = func() map[string]struct{ wish, rank int } {
+	out := map[string]struct{ wish, rank int }{}
+	for wish, names := range wishes {
+		for rank, name := range names {
+			out[strings.ToLower(name)] = struct{ wish, rank int }{wish, rank}
+		}
+	}
+	return out
+}()
 
 // head is what is of interest in a request's headers.
 type head struct {
@@ -27,9 +55,10 @@ type head struct {
 	path, query   string
 	contentType   string
 	contentLength int64 // as promised; 0 when not
-	objective     string
-	fairness      string
-	rewrite       string
+	wished        [wishCount]string
+	// forged are headers by which a client could have the endpoint's sidecar call any
+	// address.
+	forged []string
 }
 
 func (h *head) read(m *pb.HeaderMap) {
@@ -53,14 +82,30 @@ func (h *head) read(m *pb.HeaderMap) {
 			if n, err := strconv.ParseInt(v.Text(), 10, 64); err == nil && n > 0 {
 				h.contentLength = n
 			}
-		case objectiveHeader:
-			h.objective = v.Text()
-		case fairnessHeader:
-			h.fairness = v.Text()
-		case rewriteHeader:
-			h.rewrite = v.Text()
+		case prefillHeader, "x-encoder-hosts-ports", "x-data-parallel-host-port":
+			h.forged = append(h.forged, v.Key)
+		default:
+			if len(v.Key) > 2 && v.Key[:2] == "x-" {
+				h.wish(v.Key, v.Text())
+			}
 		}
 	}
+}
+
+// wish notes the value of a header, unless a newer name of it has one.
+func (h *head) wish(key, value string) {
+	at, ok := wishOf[key]
+	if !ok || value == "" {
+		return
+	}
+	if at.rank == 0 || h.wished[at.wish] == "" {
+		h.wished[at.wish] = value
+	}
+}
+
+// latency is how long the answer may take.
+func (h *head) latency() routing.LatencyTarget {
+	return routing.LatencyTarget{First: routing.Milliseconds(h.wished[wishFirst]), Each: routing.Milliseconds(h.wished[wishEach])}
 }
 
 func (h *head) get(name string) string { return find(h.headers, name) }

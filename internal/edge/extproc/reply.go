@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -105,7 +106,12 @@ func directed(p *admitted, length int) *pb.CommonResponse {
 	if p.saysJSON {
 		set = append(set, header("content-type", "application/json"))
 	}
-	return &pb.CommonResponse{HeaderMutation: &pb.HeaderMutation{SetHeaders: set}, ClearRouteCache: true}
+	remove := p.forged
+	if p.prefill != "" {
+		set = append(set, header(prefillHeader, p.prefill))
+		remove = slices.DeleteFunc(slices.Clone(remove), func(name string) bool { return name == prefillHeader })
+	}
+	return &pb.CommonResponse{HeaderMutation: &pb.HeaderMutation{SetHeaders: set, RemoveHeaders: remove}, ClearRouteCache: true}
 }
 
 // header replaces a header.

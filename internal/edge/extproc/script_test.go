@@ -23,7 +23,7 @@ import (
 // a script, lines that begin with "<" or a blank are written by the test;
 // -update writes them anew.
 //
-//	grant ADDRESS[,ALTERNATIVE…] [MODEL]   what the next request is given
+//	grant ADDRESS[,ALTERNATIVE…] [MODEL] [prefill=ADDRESS]  what the next request is given
 //	refuse NAME                            or how it is refused
 //	limit BYTES | full                     smaller bounds
 //	new [request=MODE response=MODE observe]  a new stream
@@ -105,8 +105,12 @@ func (sc *script) do(words []string) {
 	case "grant":
 		addresses := strings.Split(words[1], ",")
 		g := grant{address: addresses[0], alternatives: addresses[1:]}
-		if len(words) > 2 {
-			g.model = words[2]
+		for _, word := range words[2:] {
+			if prefill, ok := strings.CutPrefix(word, "prefill="); ok {
+				g.prefill = prefill
+			} else {
+				g.model = word
+			}
 		}
 		sc.fake.answer = func(service.Key, dispatch.Request) (*grant, error) { given := g; return &given, nil }
 	case "refuse":
@@ -249,6 +253,9 @@ func headers(m *pb.HeaderMutation) (out string) {
 		if h.AppendAction != pb.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
 			out += "(" + h.AppendAction.String() + ")"
 		}
+	}
+	for _, name := range m.GetRemoveHeaders() {
+		out += " -" + name
 	}
 	return out
 }

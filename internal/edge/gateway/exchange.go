@@ -82,7 +82,7 @@ func (x *exchange) end() {
 func (x *exchange) finish() {
 	if g := x.proxy.grant; g != nil {
 		u, _ := x.seen.Usage()
-		g.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: u.PromptTokens, Completion: u.CompletionTokens, Cached: u.CachedTokens}})
+		g.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: u.PromptTokens, Completion: u.CompletionTokens, Cached: u.CachedTokens}, Tokens: x.seen.Events()})
 		x.gw.metrics.Waited(x.service, g.Waited())
 	}
 	if x.picker.picked != nil {
@@ -157,6 +157,7 @@ func (x *exchange) admit() error {
 		body, _ := x.req.appendBody(parts[:0], g.Model())
 		g.Tokenize(x.req.r.URL.Path, body...)
 	}
+	x.mirror(g)
 	t := &x.gw.transport
 	x.proxy.transport, x.proxy.grant, x.proxy.req, x.proxy.seen = t, g, &x.req, &x.seen
 	x.proxy.prefill = prefill{transport: t, grant: g, req: &x.req}
@@ -174,6 +175,9 @@ func (x *exchange) forward() error {
 	defer out.close()
 	g := x.proxy.grant
 	g.FirstByte()
+	if out.events && in.status == http.StatusOK {
+		g.FirstToken()
+	}
 	x.req.body.release() // it will not be sent again
 	x.code = in.status
 	x.seen.Answering(in.status, in.fields)
@@ -183,7 +187,7 @@ func (x *exchange) forward() error {
 	} else if joined, err := x.joinStream(&in, &out); !joined {
 		return err
 	}
-	err = out.run(&x.response, &x.seen, x.gw.cfg.StallTimeout)
+	err = out.run(&x.response, &x.seen, x.gw.cfg.StallTimeout, x.proxy.ends())
 	if errors.Is(err, io.EOF) {
 		x.copyTrailer(&in)
 		return nil
@@ -191,10 +195,14 @@ func (x *exchange) forward() error {
 	if err == nil || x.req.r.Context().Err() != nil {
 		return nil // the client is gone
 	}
+	failed := err
+	if ends := x.proxy.ends(); !ends.IsZero() && !time.Now().Before(ends) {
+		err, failed = fmt.Errorf("the route's timeout of %v is over", g.Handling().Timeout), nil // no fault of the replica's
+	}
 	x.proxy.warn("replica failed within its answer", "error", err)
 	x.gw.metrics.Cut(x.service)
 	x.seen.Cut = err.Error()
-	g.Done(dispatch.Outcome{Failed: err})
+	g.Done(dispatch.Outcome{Failed: failed})
 	if !out.events {
 		panic(http.ErrAbortHandler) // the only way to tell the client that the answer is not whole
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,11 +28,37 @@ type transport struct {
 	metrics  *observe.Metrics
 	upstream upstream
 	buffered ingress.Budget
+	mirrored atomic.Int64 // copies of requests under way
 }
 
 // answerTimeout is how long the granted replica may take to begin its answer.
 func (t *transport) answerTimeout(g *dispatch.Grant) time.Duration {
 	return cmp.Or(g.Pool().Limits.AnswerTimeout, t.cfg.AnswerTimeout)
+}
+
+// tryTimeout is how long the granted replica may take to begin its answer now.
+// ofRoute reports that the request's route says so, and not the replica's service: it
+// is then no fault of the replica's to take longer.
+func (p *proxy) tryTimeout() (limit time.Duration, ofRoute bool) {
+	limit = p.answerTimeout(p.grant)
+	h := p.grant.Handling()
+	if h.TryTimeout > 0 && h.TryTimeout < limit {
+		limit, ofRoute = h.TryTimeout, true
+	}
+	if h.Timeout > 0 {
+		if left := h.Timeout - time.Since(p.seen.Begun); left < limit {
+			limit, ofRoute = max(left, time.Millisecond), true
+		}
+	}
+	return limit, ofRoute
+}
+
+// ends is when the whole answer must have come; zero for no such time.
+func (p *proxy) ends() time.Time {
+	if d := p.grant.Handling().Timeout; d > 0 {
+		return p.seen.Begun.Add(d)
+	}
+	return time.Time{}
 }
 
 // proxy sends one admitted request to its replica, and to others while they fail,
@@ -44,6 +71,9 @@ type proxy struct {
 	prefill  prefill
 	outgoing http1.Request
 	parts    [3][]byte // of the body
+	// limit is how long the last try could take; limitOfRoute, that the route said so.
+	limit        time.Duration
+	limitOfRoute bool
 }
 
 // send returns the first answer that is to be passed on, and its first bytes in
@@ -66,9 +96,13 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 		}
 		p.seen.Failed(err)
 		if errors.Is(err, errSlow) {
-			limit := p.answerTimeout(p.grant)
+			limit := p.limit
 			p.warn("replica did not answer in time", "timeout", limit)
-			p.grant.Done(dispatch.Outcome{Failed: errSlow})
+			if p.limitOfRoute {
+				p.grant.Done(dispatch.Outcome{})
+			} else {
+				p.grant.Done(dispatch.Outcome{Failed: errSlow})
+			}
 			return in, out, &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("the model did not begin its answer within %v", limit), code: "timeout"}
 		}
 		if err := p.retry(err); err != nil {
@@ -126,8 +160,9 @@ func (p *proxy) try() (in incoming, out relay, err error) {
 func (p *proxy) sendOnce() (incoming, error) {
 	address, q := p.grant.Address(), p.req
 	out := &p.outgoing
+	p.limit, p.limitOfRoute = p.tryTimeout()
 	*out = http1.Request{Address: address, Host: q.host(address), Method: q.r.Method, Target: q.target(p.grant),
-		Fields: q.header(), Timeout: p.answerTimeout(p.grant)}
+		Fields: q.header(), Timeout: p.limit}
 	out.Body, out.Length = q.appendBody(p.parts[:0], p.grant.Model())
 	if q.body.tail != nil {
 		out.Tail = q.body.tail

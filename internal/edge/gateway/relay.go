@@ -53,14 +53,21 @@ type relay struct {
 }
 
 // run passes the answer on until its end (io.EOF), until the replica fails (its
-// error) or until the client is gone (nil). A pause of the replica may take stall.
-func (p *relay) run(to *response, seen *observe.Record, stall time.Duration) error {
+// error) or until the client is gone (nil). A pause of the replica may take stall, and
+// the whole until ends, if that is not zero.
+func (p *relay) run(to *response, seen *observe.Record, stall time.Duration, ends time.Time) error {
 	p.to, p.seen = to, seen
 	for p.write() {
 		if p.err != nil {
 			return p.err
 		}
-		p.body.SetPause(stall)
+		pause := stall
+		if !ends.IsZero() {
+			if pause = min(stall, time.Until(ends)); pause <= 0 {
+				return errSlow
+			}
+		}
+		p.body.SetPause(pause)
 		p.read()
 	}
 	return nil

@@ -15,7 +15,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
-	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -109,7 +108,7 @@ func (q *request) setJSON() {
 func (q *request) query(sessionHeader string, pass *keys.Pass) dispatch.Request {
 	h := q.r.Header
 	out := dispatch.Request{To: q.to, Host: q.r.Host, Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery, Method: q.r.Method, Header: h.Get, Model: q.model, Protocol: q.call.Protocol, Prompt: q.prompt, Idempotent: q.idempotent(),
-		Objective: h.Get(ingress.HeaderObjective), FairnessID: h.Get(ingress.HeaderFairness)}
+		Objective: routing.FirstOf(h.Get, routing.HeaderObjective), FairnessID: routing.FirstOf(h.Get, routing.HeaderFairness)}
 	if q.parsed != nil {
 		out.MaxTokens = q.parsed.MaxTokens
 	}

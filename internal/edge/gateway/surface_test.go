@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -57,8 +57,8 @@ func TestProtocols(t *testing.T) {
 		}
 		// The same by itself, to look inside.
 		req := httptest.NewRequest("POST", c.path, strings.NewReader(body))
-		req.Header.Set(ingress.HeaderObjective, "urgent")
-		req.Header.Set(ingress.HeaderFairness, "tenant")
+		req.Header.Set(routing.HeaderObjective[0], "urgent")
+		req.Header.Set(routing.HeaderFairness[1], "tenant")
 		x := newExchange(r.gw, httptest.NewRecorder(), req)
 		x.begin(surface.Find(c.path, c.path, false), c.path)
 		if x.req.call.Surface != c.surface {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
 // External is an endpoint picker that a pool names: a program that picks the
@@ -169,6 +171,7 @@ func (g *Grant) Served(address string) {
 	freed := p.release(&g.reservation)
 	g.tally.moveTo(queued, now)
 	p.entry.choice.Uncached, p.entry.cachedBlocks = 0, 0
+	p.entry.choice.Forecast = picker.Forecast{Work: latency.Work{Uncached: g.tokens, Running: float64(x.endpoint.inFlight.Load())}}
 	p.reserve(g, x, now)
 	p.serveQueue(now)
 	p.mu.Unlock()

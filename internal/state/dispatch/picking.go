@@ -7,6 +7,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
@@ -15,6 +16,7 @@ import (
 type memory struct {
 	prompts   *picker.Index       // nil when the policy has no use for prompts
 	residency []*picker.Residency // of adapters; by slot
+	latency   latency.Book        // how long endpoints take
 	// adapters are the names that endpoints have reported as LoRA adapters: any
 	// other is the base model's, which every endpoint has.
 	adapters map[string]bool
@@ -34,6 +36,7 @@ func (m *memory) keepPrompts(keep bool, c picker.IndexConfig) {
 // forget forgets all that an endpoint holds.
 func (m *memory) forget(n int) {
 	m.residency[n] = nil
+	m.latency.Forget(n)
 	if m.prompts != nil {
 		m.prompts.Forget(n)
 	}
@@ -107,7 +110,8 @@ func compile(pc routing.Picker) (*picker.Policy, error) {
 }
 
 // pick reserves a place for g on the endpoint the policy chooses, not one of
-// tried; nil if there is none. dropped: the policy sheds the request.
+// tried; nil if there is none, or with choice.Late if none is predicted to answer in
+// time. dropped: the policy sheds the request.
 func (s *endpointSet) pick(g *Grant, tried []*endpoint, now time.Time) (x *slot, dropped bool) {
 	if g.ordered {
 		if x = s.pickNamed(g, tried, now); x != nil || s.allowedCount > 0 || !g.openToAll() {
@@ -122,6 +126,9 @@ func (s *endpointSet) pick(g *Grant, tried []*endpoint, now time.Time) (x *slot,
 			return nil, true
 		case picker.Picked:
 		default:
+			return nil, false
+		}
+		if s.choice.Late && len(tried) == 0 { // another request may go first
 			return nil, false
 		}
 		x := s.slots[s.choice.Slot]
@@ -144,6 +151,7 @@ func (s *endpointSet) pickNamed(g *Grant, tried []*endpoint, now time.Time) *slo
 			continue
 		}
 		s.choice.Slot, s.choice.Uncached = x.number, g.tokens
+		s.choice.Forecast = picker.Forecast{Work: latency.Work{Uncached: g.tokens, Running: float64(x.endpoint.inFlight.Load())}}
 		s.recordSent(x)
 		return x
 	}
@@ -170,6 +178,7 @@ func (s *endpointSet) prepare(g *Grant, tried []*endpoint, now time.Time) {
 	in.Adapter, in.Session = s.memory.adapter(g.adapter), g.session
 	in.Priority, in.Critical = int(g.waiter.Priority), g.waiter.Priority > 0
 	in.Blocks, in.Tokens = g.hash.blocks, g.tokens
+	in.Target = g.pace.left(now)
 }
 
 // recordSent notes that the request of the last prepare goes to x.

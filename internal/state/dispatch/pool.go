@@ -67,6 +67,7 @@ func newPool(d *Dispatcher, ref routing.Ref) *pool {
 	}
 	for _, s := range p.sets() {
 		s.d, s.pool = d, p
+		s.input.Latency = &s.memory.latency
 		s.input.Random = func(n uint32) uint32 { return uint32(d.random(int(n))) }
 	}
 	p.setPolicy(routing.Picker{})
@@ -138,6 +139,10 @@ func (p *pool) remove(why string) {
 func (p *pool) grant(r *Request, t route.Target) *Grant {
 	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent, waiting: r.Waiting}
 	g.tally.pool = p.demand
+	g.pace.target, g.copied = targetOf(r, t.Latency), r.Copy
+	if t.Handling != nil {
+		g.handling = *t.Handling
+	}
 	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
 	if !t.Named {
 		g.adapter = t.Model
@@ -171,6 +176,7 @@ func (p *pool) admit(ctx context.Context, g *Grant) error {
 	}
 	p.mu.Lock()
 	now := p.d.clock.Now()
+	g.pace.arrived = now
 	p.serveQueue(now)
 	x, err := p.admitOrQueue(g, now)
 	switch {
@@ -202,7 +208,11 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		if x, dropped = p.entry.pick(g, nil, now); dropped {
 			return nil, p.droppedError()
 		}
-		s.Available = x != nil
+		s.Late = x == nil && p.entry.choice.Late
+		s.Available = x != nil || s.Late
+	}
+	if g.copied && x == nil {
+		return nil, busy(p.id, "no replica has a place for a copy of a request", admission.NoCapacity, p.retryAfter(now))
 	}
 	v := p.queue.Arrive(w, s, now)
 	if v.Decision == admission.Shed {
@@ -217,6 +227,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		return x, nil
 	}
 	p.queue.pacing = p.queue.pacing || v.Reason == admission.Paced
+	p.queue.deferring = p.queue.deferring || v.Reason == admission.Deferred
 	g.tally.moveTo(queued, now)
 	p.startWaiting(g, now)
 	for _, out := range v.Evicted {
@@ -255,6 +266,9 @@ func (p *pool) setDeadline(g *Grant, now time.Time) {
 		longest = min(longest, m.Limits.StartupTimeout)
 	}
 	g.waiter.Deadline = now.Add(longest)
+	if d := g.handling.Timeout; d > 0 && d < longest {
+		g.waiter.Deadline = now.Add(d)
+	}
 	if !g.until.IsZero() && g.until.Before(g.waiter.Deadline) {
 		g.waiter.Deadline = g.until
 	}
@@ -267,6 +281,7 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.reservation = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true, since: now}
 	g.replica, g.address, g.grpc, g.config = x.endpoint.id, x.address, x.grpc, x.config
 	x.endpoint.tokens.Add(g.reservation.uncached)
+	g.pace.sent, g.pace.began, g.pace.Forecast = now, time.Time{}, p.entry.choice.Forecast
 	p.entry.await(x)
 	p.reservePrefill(g, now)
 	p.entry.refresh(x)
@@ -432,6 +447,7 @@ func (p *pool) status(t *route.Table) Status {
 	s := Status{Pool: c, Demand: p.demand.demand(now), InFlight: make(map[string]int, len(p.entry.byID)),
 		Fault: strings.Trim(p.fault+"; "+p.queue.fault, "; "), Queue: p.queue.Bands(), Saturation: p.entry.saturation(p.queue.Config(), nil, now),
 		Admission: p.queue.Counts(), Counts: p.counts}
+	s.Latency.First, s.Latency.Each = p.entry.memory.latency.Accuracy()
 	if s.Name = t.Name(c.Key); p.ref.Pool {
 		s.Name = c.Key.String()
 	}

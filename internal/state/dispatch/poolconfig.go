@@ -47,7 +47,8 @@ type PoolConfig struct {
 	// Limits are the entry role's.
 	Limits service.Limits
 	// Replicas are the service's, of every role. Those of a shared pool are
-	// servers that run already, by their addresses, always of the entry role.
+	// servers that run already, by their addresses: of the entry role, unless theirs
+	// is to compute prompts or pictures for those.
 	// SetPool keeps the slice: the caller must not change it any more.
 	Replicas []replica.Replica
 	// Adapters are the LoRA adapters that a service's replicas have, which
@@ -110,6 +111,9 @@ func (f *PoolConfig) setDefaults() {
 		f.Disaggregation = "" // a router brings the replicas together
 	}
 	if f.Shared {
+		if slices.ContainsFunc(f.Replicas, func(r replica.Replica) bool { return r.Role == service.RolePrefill }) {
+			f.Prefill = service.RolePrefill
+		}
 		f.Members = slices.Clone(f.Members)
 		for i := range f.Members {
 			f.Members[i].Shared = false
@@ -230,7 +234,7 @@ func (f *PoolConfig) replicaCount() (n int) {
 
 // roleOf is a replica's in the pool.
 func (f *PoolConfig) roleOf(r *replica.Replica) service.Role {
-	if f.Shared {
+	if f.Shared && r.Role != service.RolePrefill && r.Role != service.RoleEncode {
 		return f.Entry
 	}
 	return r.Role

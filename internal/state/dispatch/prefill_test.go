@@ -188,3 +188,28 @@ func TestRouterPairsByItself(t *testing.T) {
 	}
 	g.Done(Outcome{})
 }
+
+// TestPrefillOfAPool: servers of a pool that run already have roles too: those that
+// compute prompts, or pictures, answer nothing.
+func TestPrefillOfAPool(t *testing.T) {
+	d, _ := start(t, func(c *Config) { c.PrefillTokens = 100 })
+	p := PoolConfig{Key: service.Key{Namespace: "default", Name: "gpu-room"}, Shared: true, Replicas: ready("p1", "d1", "e1")}
+	p.Replicas[0].Role, p.Replicas[2].Role = service.RolePrefill, service.RoleEncode
+	d.SetPool(p)
+	d.SetObjects([]routing.Object{&routing.Pool{Meta: service.Meta{Key: p.Key}}})
+	long := Request{To: routing.PoolRef(p.Key), Prompt: [][]byte{[]byte(strings.Repeat("once ", 200))}}
+	for i := range 4 {
+		g := grantOf(t, d, long)
+		if want := []string{"p1:80", "", "", ""}[i]; g.Replica() != "d1" || g.Prefill() != want {
+			t.Errorf("request %d: %s answers, %q computes the prompt", i, g.Replica(), g.Prefill())
+		}
+		g.FirstByte()
+		g.Done(Outcome{})
+	}
+	p.Replicas = ready("p1")
+	p.Replicas[0].Role = service.RolePrefill
+	d.SetPool(p)
+	if _, err := d.Admit(t.Context(), long); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a pool of servers that compute prompts alone: %v", err)
+	}
+}

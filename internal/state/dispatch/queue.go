@@ -20,6 +20,8 @@ type queue struct {
 	timer deadlineTimer
 	// pacing: requests are held, and let go as fast as the endpoints work.
 	pacing bool
+	// deferring: requests wait that no endpoint is predicted to answer in time.
+	deferring bool
 	// external: an external endpoint picker picks, so that no request waits in
 	// the queue.
 	external bool
@@ -121,9 +123,10 @@ func (q *queue) setTimer(now time.Time) {
 		return
 	}
 	if q.pacing {
-		if soon := now.Add(q.every); soon.Before(at) {
-			at = soon
-		}
+		at = earlier(at, now.Add(q.every))
+	}
+	if q.deferring {
+		at = earlier(at, now.Add(deferEvery))
 	}
 	t := &q.timer
 	if t.stop != nil {
@@ -147,7 +150,7 @@ func (q *queue) serve(now time.Time, reserve func(*Grant, *slot), drop func(*Gra
 		}
 		var x *slot
 		var shed *Grant
-		full := false
+		full, late := false, 0
 		w := q.Next(
 			func(w *admission.Waiter) bool { return q.entry.canReach(w.Owner.(*Grant)) },
 			func(w *admission.Waiter) admission.Trial {
@@ -158,6 +161,11 @@ func (q *queue) serve(now time.Time, reserve func(*Grant, *slot), drop func(*Gra
 					return admission.Done
 				case dropped:
 					shed = g
+				case q.entry.choice.Late:
+					if late++; late < maxLate {
+						return admission.Blocked
+					}
+					return admission.Full
 				case g.subset != nil:
 					return admission.Blocked
 				}
@@ -171,11 +179,18 @@ func (q *queue) serve(now time.Time, reserve func(*Grant, *slot), drop func(*Gra
 			q.Leave(&shed.waiter)
 			drop(shed)
 		default:
-			q.pacing = q.pacing && full
+			q.pacing, q.deferring = q.pacing && full, late > 0
 			return
 		}
 	}
-	q.pacing = false
+	q.pacing, q.deferring = false, false
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // findEligible finds the endpoints that may be given a request that waits.
@@ -218,6 +233,8 @@ func (q *queue) shedReason(w *admission.Waiter, why admission.Reason) string {
 		return fmt.Sprintf("the queue is full: its requests hold %d bytes and this one has %d, of at most %d", q.Bytes(), w.Bytes, q.Config().MaxQueueBytes)
 	case admission.Saturated:
 		return fmt.Sprintf("no replica has capacity, so requests of priority %d are refused", w.Priority)
+	case admission.Late:
+		return q.entry.lateReason(w.Priority)
 	case admission.Evicted:
 		return fmt.Sprintf("the queue is full, and a request of a priority above %d took the place", w.Priority)
 	}

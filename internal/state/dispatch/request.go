@@ -43,10 +43,13 @@ type Request struct {
 	// MaxTokens bounds the answer; 0 when the request states no bound.
 	MaxTokens int64
 	// Objective names the InferenceObjective that gives the priority
-	// (x-gateway-inference-objective), FairnessID whose turn the request is
-	// among those of its priority (x-gateway-inference-fairness-id).
+	// (x-llm-d-inference-objective), FairnessID whose turn the request is
+	// among those of its priority (x-llm-d-inference-fairness-id).
 	Objective  string
 	FairnessID string
+	// Latency is how long the answer may take; zero has Header and the routing objects
+	// say so.
+	Latency routing.LatencyTarget
 	// Session is a key whose requests are to meet the same replica while that
 	// can take them; "" for none.
 	Session string
@@ -62,6 +65,9 @@ type Request struct {
 	// Idempotent reports that it makes no difference how often a replica does the
 	// request. Of others a failure after they were sent is repeated once.
 	Idempotent bool
+	// Copy: nobody waits for the answer. The request goes where a place is free now, or
+	// nowhere: it does not wait, and nobody is woken for it.
+	Copy bool
 	// Deadline is when the request has no use any more; zero for never. It
 	// shortens the wait and nothing else.
 	Deadline time.Time
@@ -78,6 +84,8 @@ type Outcome struct {
 	Failed error
 	// Usage is what the answer says it has cost; zero when it has none.
 	Usage Usage
+	// Tokens are the answer's, estimated, where Usage does not tell them.
+	Tokens int64
 }
 
 // Usage counts the tokens of one request.

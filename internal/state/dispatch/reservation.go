@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
@@ -23,6 +24,7 @@ type Grant struct {
 	open       bool // that may be passed over if it is no use
 	idempotent bool
 	answered   bool // its answer has begun
+	copied     bool // Request.Copy
 	protocol   service.Protocol
 	model      string
 	adapter    string
@@ -32,6 +34,8 @@ type Grant struct {
 	tokens     int64 // of the prompt, estimated
 	hash       *hashes
 	waiting    func(Wait) time.Duration // Request.Waiting
+	pace       pace
+	handling   routing.Handling
 
 	// Guarded by the pool's mutex while the request waits.
 	waiter         admission.Waiter
@@ -123,6 +127,9 @@ func (g *Grant) Prefill() string { return g.prefillAddress }
 // PrefillGRPC is the "host:port" of that replica's second port; "" when it has
 // none.
 func (g *Grant) PrefillGRPC() string { return g.prefillGRPC }
+
+// Handling is how the request's route treats it. Not to be changed.
+func (g *Grant) Handling() *routing.Handling { return &g.handling }
 
 // Model is the name to give the replica; "" leaves the request's as it is.
 func (g *Grant) Model() string {
@@ -421,6 +428,7 @@ func (g *Grant) Done(o Outcome) {
 	now := p.d.clock.Now()
 	var freed freedEndpoints
 	if x := g.reservation.slot; x != nil {
+		g.lastToken(o, now)
 		if o.Failed != nil {
 			p.entry.observe(x, breaker.Lost, 0)
 		}

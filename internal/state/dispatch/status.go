@@ -39,6 +39,8 @@ type Status struct {
 	// Admission counts requests by what became of them, Counts other events.
 	Admission admission.Counts
 	Counts    Counts
+	// Latency is how well predictions of latency have held.
+	Latency Latency
 }
 
 // Answers reports whether a request will be answered, at once or after a wake.
@@ -266,7 +268,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 		x.Decision, x.Refused = admission.Shed, err.Error()
 		return x, nil
 	}
-	g.waiter.Deadline = r.Deadline
+	g.waiter.Deadline, g.pace.arrived = r.Deadline, now
 	s := p.queue.state(g, now)
 	s.Available = true
 	x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
@@ -280,7 +282,8 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 		x.Decision, x.Because = admission.Shed, admission.Saturated
 		return x, nil
 	}
-	if s.Available = choice.Outcome == picker.Picked; !s.Available {
+	s.Late = choice.Late
+	if s.Available = choice.Outcome == picker.Picked; !s.Available || s.Late {
 		x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 		return x, nil
 	}

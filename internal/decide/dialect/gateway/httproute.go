@@ -71,13 +71,7 @@ func readHTTPRule(r *manifest.Reader, path, namespace string, in *httpRule) rout
 	if len(out.Matches) == 0 {
 		out.Matches = []routing.HTTPMatch{readHTTPMatch(r, path+".matches", httpMatch{})}
 	}
-	for i, f := range in.Filters {
-		kind := "of an unknown type"
-		if fields, ok := f.(map[string]any); ok && fields["type"] != nil {
-			kind = manifest.Clip(fmt.Sprint(fields["type"]))
-		}
-		r.Errorf(strict.Index(path+".filters", i), "the filter %s is not supported: remove it; requests are forwarded as they are", kind)
-	}
+	out.Handling = readHandling(r, path, namespace, in)
 	if len(in.BackendRefs) == 0 && len(in.Filters) == 0 {
 		r.Errorf(path+".backendRefs", "is missing: name the InferencePool or service that answers")
 	}

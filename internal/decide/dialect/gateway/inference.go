@@ -151,6 +151,7 @@ func readInferenceObjective(r *manifest.Reader, m *objective, o *manifest.Object
 		out.Priority = *m.Spec.Priority
 	}
 	out.Pool = readPoolRef(r, "spec.poolRef", out.Namespace, m.Spec.PoolRef)
+	out.Target = manifest.ReadLatencyTarget(r.Report, m.Metadata.Annotations)
 }
 
 func readInferenceModelRewrite(r *manifest.Reader, m *rewrite, o *manifest.Object) {
@@ -196,8 +197,10 @@ func readInferenceModelRewrite(r *manifest.Reader, m *rewrite, o *manifest.Objec
 const (
 	InferenceV1alpha2 = "inference.networking.x-k8s.io/v1alpha2"
 	InferenceV1       = "inference.networking.k8s.io/v1"
-	V1                = "gateway.networking.k8s.io/v1"
-	V1beta1           = "gateway.networking.k8s.io/v1beta1"
+	// LLMDV1alpha2 is llm-d's, which has taken over the kinds for requests.
+	LLMDV1alpha2 = "llm-d.ai/v1alpha2"
+	V1           = "gateway.networking.k8s.io/v1"
+	V1beta1      = "gateway.networking.k8s.io/v1beta1"
 )
 
 // Schemas are the kinds of this dialect.
@@ -207,6 +210,8 @@ var Schemas = []manifest.Schema{
 	manifest.SchemaOf(InferenceV1, "InferencePool", readInferencePoolV1),
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceObjective", readInferenceObjective),
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceModelRewrite", readInferenceModelRewrite),
+	manifest.SchemaOf(LLMDV1alpha2, "InferenceObjective", readInferenceObjective),
+	manifest.SchemaOf(LLMDV1alpha2, "InferenceModelRewrite", readInferenceModelRewrite),
 	manifest.SchemaOf(V1, "HTTPRoute", readHTTPRoute),
 	manifest.SchemaOf(V1beta1, "HTTPRoute", readHTTPRoute),
 }

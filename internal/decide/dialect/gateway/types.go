@@ -137,12 +137,12 @@ type httpParentRef struct {
 }
 
 type httpRule struct {
-	Name        string      `json:"name"`
-	Matches     []httpMatch `json:"matches"`
-	Filters     []any       `json:"filters"`
-	BackendRefs []httpRef   `json:"backendRefs"`
-	Timeouts    any         `json:"timeouts"`
-	Retry       any         `json:"retry"`
+	Name        string        `json:"name"`
+	Matches     []httpMatch   `json:"matches"`
+	Filters     []httpFilter  `json:"filters"`
+	BackendRefs []httpRef     `json:"backendRefs"`
+	Timeouts    *httpTimeouts `json:"timeouts"`
+	Retry       any           `json:"retry"`
 	// SessionPersistence keeps a session on one endpoint.
 	SessionPersistence any `json:"sessionPersistence"`
 }
@@ -178,7 +178,6 @@ var Notes = manifest.Notes{
 	reflect.TypeFor[poolSpecV1alpha2](): {"extensionRef": manifest.OnProcess(pickedHere)},
 	reflect.TypeFor[poolSpecV1]():       {"endpointPickerRef": manifest.OnProcess(pickedHere)},
 	reflect.TypeFor[httpRule](): {
-		"timeouts":           manifest.Never("has no effect yet: the gateway's own deadlines hold"),
 		"retry":              manifest.Never("has no effect: a request goes to another replica until its answer begins"),
 		"sessionPersistence": manifest.Never("has no effect yet: requests with a common prefix stay together by themselves"),
 	},

@@ -38,6 +38,8 @@ var Annotations = func() []Annotation {
 		{Name: strings.TrimPrefix(prewarmAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.prewarm"},
 		{Name: strings.TrimPrefix(queueAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.queue"},
 		{Name: strings.TrimPrefix(presetAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.preset"},
+		{Name: strings.TrimPrefix(firstAnnotation, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectGateway}},
+		{Name: strings.TrimPrefix(eachAnnotation, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectGateway}},
 		{Name: "autoscalerClass", Kinds: []Kind{KindService, KindRuntime}, Component: true},
 		{Name: "take-over"},
 	}

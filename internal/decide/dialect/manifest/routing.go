@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -44,6 +45,30 @@ func ReadCriticality(r *Report, path, s string) int32 {
 		}
 	}
 	return routing.PriorityStandard
+}
+
+// firstAnnotation and eachAnnotation state on an InferenceObjective how long the
+// first token of an answer, and each further one, may take.
+const (
+	firstAnnotation = "roundhouse.dev/ttft-target"
+	eachAnnotation  = "roundhouse.dev/tpot-target"
+)
+
+// ReadLatencyTarget reads those annotations.
+func ReadLatencyTarget(r *Report, annotations map[string]string) (t routing.LatencyTarget) {
+	for name, to := range map[string]*time.Duration{firstAnnotation: &t.First, eachAnnotation: &t.Each} {
+		text := annotations[name]
+		if text == "" {
+			continue
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			r.Errorf("metadata.annotations["+name+"]", "%q is no time above 0: write 200ms or 2s", Clip(text))
+			continue
+		}
+		*to = d
+	}
+	return t
 }
 
 // CheckModelName checks a model's name in requests.

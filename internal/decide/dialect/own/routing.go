@@ -1,6 +1,7 @@
 package own
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +48,17 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 		}
 		out.Priority = *m.Spec.Priority
 	}
+	if l := m.Spec.Latency; l != nil {
+		manifest.CheckDuration(r.Report, "spec.latency.ttft", l.TTFT)
+		manifest.CheckDuration(r.Report, "spec.latency.tpot", l.TPOT)
+		if l.TTFT != nil {
+			out.Latency.First = l.TTFT.Duration
+		}
+		if l.TPOT != nil {
+			out.Latency.Each = l.TPOT.Duration
+		}
+	}
+	out.Handling = readHandling(r, out.Namespace, &m.Spec)
 	if len(m.Spec.Targets) == 0 {
 		r.Errorf("spec.targets", "is missing: write where requests go, as service or pool")
 	}
@@ -58,6 +70,41 @@ func readRoute(r *manifest.Reader, m *api.Route, o *manifest.Object) {
 	for i, w := range manifest.ReadWeights(r.Report, "spec.targets", weights, 0) {
 		out.Targets = append(out.Targets, readRouteTarget(r, strict.Index("spec.targets", i), out.Namespace, m.Spec.Targets[i], w))
 	}
+}
+
+// maxMirrors bounds the mirrors of one Route.
+const maxMirrors = 4
+
+// readHandling reads a Route's timeouts and mirrors.
+func readHandling(r *manifest.Reader, namespace string, in *api.RouteSpec) (out routing.Handling) {
+	if t := in.Timeouts; t != nil {
+		manifest.CheckDuration(r.Report, "spec.timeouts.request", t.Request)
+		manifest.CheckDuration(r.Report, "spec.timeouts.backendRequest", t.BackendRequest)
+		if t.Request != nil {
+			out.Timeout = t.Request.Duration
+		}
+		if t.BackendRequest != nil {
+			out.TryTimeout = t.BackendRequest.Duration
+		}
+		if out.Timeout > 0 && out.TryTimeout > out.Timeout {
+			r.Errorf("spec.timeouts.backendRequest", "%v is more than request, which is %v", out.TryTimeout, out.Timeout)
+		}
+	}
+	manifest.CheckAtMost(r.Report, "spec.mirrors", len(in.Mirrors), maxMirrors)
+	for i, m := range in.Mirrors {
+		at := strict.Index("spec.mirrors", i)
+		target := readRouteTarget(r, at, namespace, api.RouteTarget{Service: m.Service, Pool: m.Pool, Model: m.Model}, 1)
+		mirror := routing.Mirror{Ref: target.Ref, Model: m.Model, PerMillion: routing.Whole}
+		if m.Percent != nil {
+			if *m.Percent < 0 || *m.Percent > 100 {
+				r.Errorf(at+".percent", "%d is not a percentage: 0 to 100", *m.Percent)
+			} else {
+				mirror.PerMillion = uint32(*m.Percent) * (routing.Whole / 100)
+			}
+		}
+		out.Mirrors = append(out.Mirrors, mirror)
+	}
+	return out
 }
 
 func readRouteTarget(r *manifest.Reader, path, namespace string, in api.RouteTarget, weight uint32) routing.Target {
@@ -99,6 +146,7 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
 		}
 	}
+	readPrefillAddresses(r, m.Spec.PrefillAddresses, out)
 	out.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", m.Spec.Protocol)
 	if out.Protocol == "" {
 		out.Protocol = service.ProtocolOpenAI
@@ -119,6 +167,26 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 		out.Picker = readPoolPicker(r, p)
 	}
 	out.Bounds = readPoolBounds(r, &m.Spec)
+}
+
+// readPrefillAddresses reads the addresses of servers that compute prompts.
+func readPrefillAddresses(r *manifest.Reader, addresses []string, out *routing.Pool) {
+	if len(addresses) > 0 && len(out.Addresses) == 0 {
+		r.Errorf("spec.prefillAddresses", "and no addresses: write those of the servers that answer")
+	}
+	manifest.CheckAtMost(r.Report, "spec.prefillAddresses", len(addresses), maxAddresses)
+	for i, a := range addresses {
+		at := strict.Index("spec.prefillAddresses", i)
+		ip, err := netip.ParseAddrPort(a)
+		switch {
+		case err != nil || ip.Port() == 0:
+			r.Errorf(at, "%q is not an IP address with a port: write 10.0.0.7:8000", manifest.Clip(a))
+		case slices.Contains(out.Addresses, a):
+			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
+		}
+		out.Addresses = append(slices.Clip(out.Addresses), a)
+		out.Prefill = append(out.Prefill, ip.String())
+	}
 }
 
 // address checks "host:port".

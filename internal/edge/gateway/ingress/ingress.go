@@ -13,14 +13,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 )
 
-// Headers of the Gateway API Inference Extension that requests may carry, and the
-// header that tells a client when to try again. In gRPC's metadata their names are
+// HeaderRetryAfter tells a client when to try again. In gRPC's metadata its name is
 // in lower case.
-const (
-	HeaderObjective  = "X-Gateway-Inference-Objective"
-	HeaderFairness   = "X-Gateway-Inference-Fairness-Id"
-	HeaderRetryAfter = "Retry-After"
-)
+const HeaderRetryAfter = "Retry-After"
 
 // Seconds formats a time to wait for Retry-After: in whole seconds, at least one.
 func Seconds(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))) }

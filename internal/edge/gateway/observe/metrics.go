@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -23,6 +24,7 @@ type Metrics struct {
 	retries  *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	prefills *prometheus.CounterVec
+	mirrors  *prometheus.CounterVec
 	genAI    genAI
 	pools    poolDescs
 	dropped  *prometheus.Desc
@@ -59,6 +61,8 @@ func NewMetrics(d *dispatch.Dispatcher, log *AccessLog) *Metrics {
 			Help: "Requests refused for their API key: no_key, bad_key, limit, model."}, []string{"reason"}),
 		prefills: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "prefills_total",
 			Help: "Prompts that the gateway asked a prefill replica to compute: computed, or refused or failed, so that the decode replica did."}, []string{"service", "outcome"}),
+		mirrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "mirrored_total",
+			Help: "Copies of requests for the mirrors of routes: answered, failed, or skipped because too many were under way."}, []string{"service", "outcome"}),
 		genAI:   newGenAI(),
 		pools:   newPoolDescs(prefix),
 		dropped: prometheus.NewDesc(prefix+"access_log_dropped_total", "Lines of the access log that were not written.", nil, nil),
@@ -84,6 +88,11 @@ func (m *Metrics) Prefilled(service, outcome string) {
 	m.prefills.WithLabelValues(service, outcome).Inc()
 }
 
+// Mirrored counts a copy of a request to a service.
+func (m *Metrics) Mirrored(service, outcome string) {
+	m.mirrors.WithLabelValues(service, outcome).Inc()
+}
+
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	m.requests.Describe(c)
@@ -94,6 +103,7 @@ func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	m.retries.Describe(c)
 	m.refused.Describe(c)
 	m.prefills.Describe(c)
+	m.mirrors.Describe(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Describe(c) })
 	c <- m.dropped
 	m.pools.each(func(d *prometheus.Desc) { c <- d })
@@ -118,6 +128,7 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	m.retries.Collect(c)
 	m.refused.Collect(c)
 	m.prefills.Collect(c)
+	m.mirrors.Collect(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Collect(c) })
 	if m.log != nil {
 		c <- prometheus.MustNewConstMetric(m.dropped, prometheus.CounterValue, float64(m.log.Dropped()))
@@ -143,6 +154,7 @@ func (m *Metrics) forget(pools []dispatch.Status) {
 			m.tokens.DeletePartialMatch(gone)
 			m.retries.DeletePartialMatch(gone)
 			m.prefills.DeletePartialMatch(gone)
+			m.mirrors.DeletePartialMatch(gone)
 			m.found.Store(&sync.Map{})
 		}
 	}
@@ -159,6 +171,7 @@ func (m *Metrics) forget(pools []dispatch.Status) {
 // are read: nothing is kept of a deleted pool.
 type poolDescs struct {
 	queued, inFlight, waiting, waitingBytes, saturation, admission, dropped, noRetry, endpoint, endpoints, results, firstByte, open *prometheus.Desc
+	predictions, predictionError, calibration                                                                                       *prometheus.Desc
 }
 
 func newPoolDescs(prefix string) poolDescs {
@@ -166,24 +179,27 @@ func newPoolDescs(prefix string) poolDescs {
 		return prometheus.NewDesc(prefix+name, help, append([]string{"service"}, labels...), nil)
 	}
 	return poolDescs{
-		queued:       desc("queued", "Requests waiting for a replica now."),
-		inFlight:     desc("in_flight", "Requests replicas work on now."),
-		waiting:      desc("queue_requests", "Requests waiting now, by priority.", "priority"),
-		waitingBytes: desc("queue_bytes", "Body bytes of the requests waiting now, by priority.", "priority"),
-		saturation:   desc("saturation", "How full the endpoint with the most capacity is; from 1 on requests wait, and those of negative priority are shed."),
-		admission:    desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, abandoned.", "outcome"),
-		dropped:      desc("picker_dropped_total", "Requests that the picker's policy dropped."),
-		noRetry:      desc("retries_refused_total", "Retries that were not made for want of budget."),
-		endpoint:     desc("endpoint_in_flight", "Requests an endpoint works on now.", "endpoint"),
-		endpoints:    desc("endpoints", "Endpoints of a service or pool by their state: ready, ejected by the circuit breaker, or not ready.", "state"),
-		results:      desc("endpoint_results_total", "What became of the requests that were sent to an endpoint: answered, refused, busy, failed, lost or silent. An answer that was broken off is also lost.", "endpoint", "result"),
-		firstByte:    desc("endpoint_first_byte_seconds", "Time until an endpoint began its answers.", "endpoint"),
-		open:         desc("endpoint_open", "1 while requests may be sent to an endpoint.", "endpoint"),
+		queued:          desc("queued", "Requests waiting for a replica now."),
+		inFlight:        desc("in_flight", "Requests replicas work on now."),
+		waiting:         desc("queue_requests", "Requests waiting now, by priority.", "priority"),
+		waitingBytes:    desc("queue_bytes", "Body bytes of the requests waiting now, by priority.", "priority"),
+		saturation:      desc("saturation", "How full the endpoint with the most capacity is; from 1 on requests wait, and those of negative priority are shed."),
+		admission:       desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, abandoned.", "outcome"),
+		dropped:         desc("picker_dropped_total", "Requests that the picker's policy dropped."),
+		noRetry:         desc("retries_refused_total", "Retries that were not made for want of budget."),
+		endpoint:        desc("endpoint_in_flight", "Requests an endpoint works on now.", "endpoint"),
+		endpoints:       desc("endpoints", "Endpoints of a service or pool by their state: ready, ejected by the circuit breaker, or not ready.", "state"),
+		results:         desc("endpoint_results_total", "What became of the requests that were sent to an endpoint: answered, refused, busy, failed, lost or silent. An answer that was broken off is also lost.", "endpoint", "result"),
+		firstByte:       desc("endpoint_first_byte_seconds", "Time until an endpoint began its answers.", "endpoint"),
+		open:            desc("endpoint_open", "1 while requests may be sent to an endpoint.", "endpoint"),
+		predictions:     desc("latency_predictions_total", "Streamed answers whose time to the first token (ttft), or per further token (tpot), had been predicted.", "quantity"),
+		predictionError: desc("latency_prediction_error_ratio", "Mean of how far the predicted medians were off, by what the last 500 answers took.", "quantity"),
+		calibration:     desc("latency_calibration_error_ratio", "How far the share of the last 500 answers that took no longer than their predicted 90th percentile is from 0.9.", "quantity"),
 	}
 }
 
 func (d *poolDescs) each(f func(*prometheus.Desc)) {
-	for _, x := range []*prometheus.Desc{d.queued, d.inFlight, d.waiting, d.waitingBytes, d.saturation, d.admission, d.dropped, d.noRetry, d.endpoint, d.endpoints, d.results, d.firstByte, d.open} {
+	for _, x := range []*prometheus.Desc{d.queued, d.inFlight, d.waiting, d.waitingBytes, d.saturation, d.admission, d.dropped, d.noRetry, d.endpoint, d.endpoints, d.results, d.firstByte, d.open, d.predictions, d.predictionError, d.calibration} {
 		f(x)
 	}
 }
@@ -223,6 +239,14 @@ func (d *poolDescs) collect(c chan<- prometheus.Metric, s dispatch.Status) {
 	count(d.admission, a.Abandoned, "abandoned")
 	count(d.dropped, s.Counts.Dropped)
 	count(d.noRetry, s.Counts.RetriesRefused)
+	for what, a := range map[string]latency.Accuracy{"ttft": s.Latency.First, "tpot": s.Latency.Each} {
+		if a.Answers == 0 {
+			continue
+		}
+		count(d.predictions, a.Answers, what)
+		gauge(d.predictionError, a.Error, what)
+		gauge(d.calibration, a.Miscalibration(), what)
+	}
 }
 
 // states counts the endpoints of a pool by their state.

@@ -120,6 +120,15 @@ func (u *usage) Usage() (cost openai.Usage, ok bool) {
 	return openai.Usage{}, false
 }
 
+// Events is how many events with a part of the answer a stream had, of which there is about one a
+// token; 0 for an answer that is no stream.
+func (u *usage) Events() int64 {
+	if u.stream == nil {
+		return 0
+	}
+	return u.stream.Events()
+}
+
 // BytesPerToken estimates a prompt's tokens until its answer reports them.
 const BytesPerToken = 4
 

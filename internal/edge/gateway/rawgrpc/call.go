@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"roundhouse.dev/roundhouse/api/oip"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
@@ -86,7 +87,7 @@ func (c *call) query(size int) dispatch.Request {
 	get := func(name string) string { return first(c.md[strings.ToLower(name)]) }
 	q := dispatch.Request{Host: c.host, Path: c.method, Method: http.MethodPost, Header: get, Model: c.model, Bytes: int64(size),
 		Idempotent: c.method == oip.GRPCInferenceService_ModelMetadata_FullMethodName,
-		Objective:  get(keyObjective), FairnessID: get(keyFairness)}
+		Objective:  routing.FirstOf(get, routing.HeaderObjective), FairnessID: routing.FirstOf(get, routing.HeaderFairness)}
 	if name := c.server.cfg.SessionKey; name != "" {
 		q.Session = get(name)
 	}

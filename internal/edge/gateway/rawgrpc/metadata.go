@@ -17,8 +17,6 @@ var (
 	keyForwarded   = "x-forwarded-for"
 	keyHost        = "x-forwarded-host"
 	keyRetryAfter  = strings.ToLower(ingress.HeaderRetryAfter)
-	keyObjective   = strings.ToLower(ingress.HeaderObjective)
-	keyFairness    = strings.ToLower(ingress.HeaderFairness)
 )
 
 // framing are the names of one connection or one message (RFC 9110 7.6.1, the

@@ -23,6 +23,7 @@ const (
 	ome    = "ome.io"
 	gie    = "inference.networking.k8s.io"
 	gieX   = "inference.networking.x-k8s.io"
+	llmd   = "llm-d.ai"
 )
 
 // projects are the kinds that are read, by the name of their project.
@@ -48,6 +49,10 @@ var projects = map[string][]definition{
 		{gieX, "InferenceModel", "inferencemodels", []string{"v1alpha2"}, "infmodel", false},
 		{gieX, "InferenceObjective", "inferenceobjectives", []string{"v1alpha2"}, "", false},
 		{gieX, "InferenceModelRewrite", "inferencemodelrewrites", []string{"v1alpha2"}, "", false},
+	},
+	"llm-d": {
+		{llmd, "InferenceObjective", "inferenceobjectives", []string{"v1alpha2"}, "", false},
+		{llmd, "InferenceModelRewrite", "inferencemodelrewrites", []string{"v1alpha2"}, "", false},
 	},
 	"seldon": {
 		{"machinelearning.seldon.io", "SeldonDeployment", "seldondeployments", []string{"v1", "v1alpha2", "v1alpha3"}, "sdep", false},

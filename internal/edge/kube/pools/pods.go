@@ -200,13 +200,28 @@ func (p *pool) report() {
 	p.changed(p.key, all)
 }
 
+// roleLabel is llm-d's label of what a pod's server does for its pool.
+const roleLabel = "llm-d.ai/role"
+
+// roleOf is the role of a pod's server. One that computes prompts and answers too is
+// like any other.
+func roleOf(pod *corev1.Pod) service.Role {
+	switch pod.Labels[roleLabel] {
+	case "prefill", "encode-prefill":
+		return service.RolePrefill
+	case "encode":
+		return service.RoleEncode
+	}
+	return service.RoleEngine
+}
+
 // Replicas returns a pod's replicas, one for each of a pool's ports, with the ID
 // "namespace/pod:port". A pod without an address and one that has ended have none.
 func Replicas(pod *corev1.Pod, ports []int32) []replica.Replica {
 	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	one := replica.Replica{Role: service.RoleEngine, Phase: replica.Starting, Created: pod.CreationTimestamp.Time}
+	one := replica.Replica{Role: roleOf(pod), Phase: replica.Starting, Created: pod.CreationTimestamp.Time}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			one.Phase, one.ReadyAt = replica.Ready, c.LastTransitionTime.Time

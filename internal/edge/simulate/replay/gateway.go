@@ -7,6 +7,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
@@ -35,6 +36,7 @@ func newGateway(r *run, random *rand.Rand) (*gateway, error) {
 		return nil, err
 	}
 	g := &gateway{r: r, policy: policy, index: index, machine: admission.New(admission.DefaultConfig()), seen: map[uint64]bool{}}
+	g.in.Latency = &latency.Book{}
 	g.in.Random = func(n uint32) uint32 { return random.Uint32N(n) }
 	for i := range r.cfg.Engines {
 		g.in.Endpoints = append(g.in.Endpoints, picker.Endpoint{Name: fmt.Sprintf("engine-%d", i), Open: true, Resident: &picker.Residency{}})
@@ -61,17 +63,23 @@ func (g *gateway) arrive(n int, now time.Duration) {
 	if state.Paced && w.Priority < 0 {
 		state.Saturation = 1
 	}
+	decision, _ := g.machine.Judge(w, state, clock)
+	dropped := false
+	if decision == admission.Admit {
+		state.Late, dropped = g.pick(n, now)
+	}
+	if dropped { // by the policy
+		return
+	}
 	v := g.machine.Arrive(w, state, clock)
 	g.r.open -= len(v.Evicted) // they have no answer, as if they had been shed
 	switch v.Decision {
 	case admission.Admit:
 		g.r.open++
-		if !g.admit(n, now) {
-			g.r.open--
-		}
+		g.send(n, now)
 	case admission.Queue:
 		g.r.open++
-		g.pacing = true
+		g.pacing = g.pacing || !state.Late
 	case admission.Shed:
 	}
 }
@@ -83,9 +91,22 @@ func (g *gateway) pump(now time.Duration) {
 		if g.survey(g.r.begun.Add(now)); len(g.takers) == 0 {
 			return
 		}
-		w := g.machine.Next(func(*admission.Waiter) bool { return true }, func(*admission.Waiter) admission.Trial { return admission.Done })
-		if n := w.Owner.(int); !g.admit(n, now) {
+		dropped := false
+		w := g.machine.Next(func(*admission.Waiter) bool { return true }, func(w *admission.Waiter) admission.Trial {
+			var late bool
+			if late, dropped = g.pick(w.Owner.(int), now); late {
+				return admission.Blocked
+			}
+			return admission.Done
+		})
+		switch {
+		case w == nil: // all that wait would be late now
+			g.pacing = false
+			return
+		case dropped:
 			g.r.open--
+		default:
+			g.send(w.Owner.(int), now)
 		}
 	}
 	g.pacing = false
@@ -132,18 +153,26 @@ func (g *gateway) endpoint(i int) admission.Endpoint {
 	return admission.Endpoint{Load: ep.Load, InFlight: ep.InFlight, AtLoad: ep.AtLoad}
 }
 
-// admit sends a request to the engine that the policy chooses; false if it
-// sheds the request.
-func (g *gateway) admit(n int, now time.Duration) bool {
+// pick has the policy choose an engine. late: none is predicted to answer in time,
+// and others may go first; dropped: the policy sheds the request.
+func (g *gateway) pick(n int, now time.Duration) (late, dropped bool) {
 	q := &g.r.trace.Requests[n]
 	g.in.Now, g.in.Adapter, g.in.Session = g.r.begun.Add(now), q.Adapter, q.Session
 	g.in.Priority, g.in.Critical = int(q.Priority), q.Priority > 0
 	g.in.Blocks, g.in.Tokens = q.pickerBlocks(), int64(q.Prompt)
-	g.policy.Pick(&g.in, g.index, &g.choice)
-	g.in.Turn++
-	if g.choice.Outcome != picker.Picked {
-		return false
+	g.in.Target = latency.Target{}
+	left := g.r.cfg.Target - (now - g.r.flights[n].came)
+	if g.policy.Predicts() && left > 0 {
+		g.in.Target.First = left.Seconds()
 	}
+	g.policy.Pick(&g.in, g.index, &g.choice)
+	return g.choice.Late, g.choice.Outcome != picker.Picked
+}
+
+// send sends a request to the engine that was picked for it.
+func (g *gateway) send(n int, now time.Duration) {
+	q := &g.r.trace.Requests[n]
+	g.in.Turn++
 	slot := g.choice.Slot
 	ep := &g.in.Endpoints[slot]
 	g.index.Sent(slot, g.in.Blocks)
@@ -153,9 +182,21 @@ func (g *gateway) admit(n int, now time.Duration) bool {
 	ep.Resident.Used(q.Adapter)
 	ep.InFlight++
 	ep.Tokens += g.choice.Uncached
-	g.r.flights[n].uncached = g.choice.Uncached
+	f := &g.r.flights[n]
+	f.sent, f.uncached, f.forecast = now, g.choice.Uncached, g.choice.Forecast
 	g.r.forward(n, slot, now)
-	return true
+}
+
+// answered learns when an answer began.
+func (g *gateway) answered(engine int, f *flight, at time.Duration) {
+	g.in.Latency.First(engine, &f.forecast.Work, f.forecast.First, (at - f.sent).Seconds())
+}
+
+// finished learns how long the tokens of an answer took, from its first on.
+func (g *gateway) finished(engine int, f *flight, took time.Duration, tokens int) {
+	if tokens > 1 {
+		g.in.Latency.Each(engine, &f.forecast.Work, f.forecast.Each, took.Seconds()/float64(tokens-1))
+	}
 }
 
 // learn has the gateway know the tokens of a prompt, and with that which engines

@@ -37,6 +37,9 @@ type Config struct {
 	ShareDelay time.Duration
 	// Events has the engines tell which blocks they hold (KV events).
 	Events bool
+	// Target is how long requests may take to the first token, where the policy goes
+	// by predictions; 0 is no bound.
+	Target time.Duration
 	Seed   uint64 // of the picker's draws
 }
 
@@ -129,8 +132,10 @@ type run struct {
 type flight struct {
 	by       *gateway
 	came     time.Duration
+	sent     time.Duration
 	uncached int64
 	answered bool
+	forecast picker.Forecast
 }
 
 // Run replays a trace.
@@ -284,10 +289,12 @@ func (r *run) effects(engine int, all []simulate.Effect) {
 			if !f.answered {
 				f.answered, a.First = true, e.At-f.came
 				ep.Tokens -= f.uncached
+				f.by.answered(engine, f, e.At)
 				r.tell(int(e.ID), engine, e.At)
 			}
 		case simulate.Finished:
 			a.Total, a.Tokens = e.At-f.came, e.Tokens
+			f.by.finished(engine, f, a.Total-a.First, e.Tokens)
 		case simulate.RejectedFull, simulate.RejectedTooLong:
 			a.Engine = -1
 			ep.Tokens -= f.uncached
@@ -333,6 +340,8 @@ type Summary struct {
 	// Good are the requests a second whose first token came within the goal,
 	// by criticality.
 	Good map[string]float64 `json:"goodput"`
+	// InTime is the part of all requests whose first token came within the goal.
+	InTime float64 `json:"inTime"`
 	// Most is the largest part of the answered requests that one engine had.
 	Most         float64 `json:"mostOfOneEngine"`
 	TokensASec   float64 `json:"outputTokensPerSecond"`
@@ -377,6 +386,7 @@ func (r *Result) Summarize(goal time.Duration) Summary {
 		}
 		if a.First <= goal {
 			s.Good[criticality(a.Priority)]++
+			s.InTime += 1 / float64(len(r.Answers))
 		}
 	}
 	slices.Sort(first)

@@ -66,6 +66,36 @@ func TestDefaultAgainstLeastRequest(t *testing.T) {
 	}
 }
 
+// TestPredictedLatencyAgainstLLMD are the goals of the policy that predicts: at least
+// as many answers in time as llm-d's mix of scorers has, and never much fewer than the
+// default has.
+func TestPredictedLatencyAgainstLLMD(t *testing.T) {
+	for _, c := range []struct {
+		workload string
+		rate     float64
+		blocks   int
+	}{{"shared-prefix", 24, 0}, {"unique", 60, 0}, {"chat", 24, 0}, {"shared-prefix", 12, 2048}} {
+		inTime := map[string]float64{}
+		for _, policy := range []string{"llm-d", picker.Default, picker.PredictedLatency} {
+			cfg := DefaultConfig()
+			cfg.Policy, cfg.Target = policy, 2*time.Second
+			if c.blocks > 0 {
+				cfg.Physics.KVBlocks = c.blocks
+			}
+			var all []float64
+			for seed := range uint64(3) {
+				all = append(all, replayed(t, cfg, c.workload, 1000, c.rate, seed+1).InTime)
+			}
+			slices.Sort(all)
+			inTime[policy] = all[1]
+		}
+		t.Logf("%s at %g/s, %d blocks: %v", c.workload, c.rate, c.blocks, inTime)
+		if ours := inTime[picker.PredictedLatency]; ours < inTime["llm-d"] || ours < inTime[picker.Default]-0.02 {
+			t.Errorf("%s at %g/s: in time %v", c.workload, c.rate, inTime)
+		}
+	}
+}
+
 // TestIdenticalPromptsSpread: a burst of one prompt must not herd onto the
 // endpoint that had it first.
 func TestIdenticalPromptsSpread(t *testing.T) {

@@ -387,6 +387,19 @@ func routingRules() map[string][]rule {
 			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
 		"RouteSpec.models":      {atMost(maxModels), set, items(modelled...)},
 		"RouteSpec.criticality": {oneOf("Critical", "Standard", "Sheddable")},
+		"RouteSpec.mirrors":     {atMost(4)},
+		"RouteTimeouts": {cel("!has(self.request) || !has(self.backendRequest) || duration(self.backendRequest) <= duration(self.request)",
+			"backendRequest must be at most request")},
+		"RouteTimeouts.request":        duration,
+		"RouteTimeouts.backendRequest": duration,
+		"RouteMirror": {cel(stated("self.service")+" != "+stated("self.pool"),
+			"exactly one of service and pool must be set")},
+		"RouteMirror.service": {form(`^(`+label+`)?$`, 63)},
+		"RouteMirror.pool":    {form(`^(`+subdomain+`)?$`, maxName)},
+		"RouteMirror.model":   {form(`^(`+modelName+`)?$`, maxModelName)},
+		"RouteMirror.percent": {between(0, 100)},
+		"RouteLatency.ttft":   duration,
+		"RouteLatency.tpot":   duration,
 		"RouteSpec.targets": {atMost(maxTargets), func(p *props) { p.MinItems = count(1) },
 			cel("self.all(t, has(t.weight)) || !self.exists(t, has(t.weight))", "either every target has a weight or none has")},
 		"RouteTarget": {cel(stated("self.service")+" != "+stated("self.pool"),
@@ -407,6 +420,7 @@ func routingRules() map[string][]rule {
 		}, cel(`self.all(k, k.matches(r'^([^/]{1,253}/)?`+labelName+`$'))`, "a key is not a label's name")},
 		"PoolSpec.addresses": {atMost(maxAddresses), set, items(form(`^(`+inet6+`|`+host+`):`+port+`$`, 2*maxName),
 			cel(fmt.Sprintf("self.lastIndexOf(':') <= %d || self.startsWith('[')", maxName), "the host's name is too long"))},
+		"PoolSpec.prefillAddresses":        {atMost(maxAddresses), set, items(form(`^(`+inet6+`|[0-9]{1,3}(\.[0-9]{1,3}){3}):`+port+`$`, 64))},
 		"PoolSpec.protocol":                {protocolOf(service.ProtocolV1, service.ProtocolV2, service.ProtocolGRPCV2, service.ProtocolOpenAI, service.ProtocolCohere)},
 		"PoolSpec.maxConcurrency":          {atLeast(0)},
 		"PoolSpec.answerTimeout":           duration,
@@ -473,10 +487,12 @@ func statusRules() map[string][]rule {
 
 // pickerRules are those of a pool's picker.
 func pickerRules() map[string][]rule {
-	scorers, _ := picker.Preset(picker.Default) // every scorer there is has a weight in it
-	var names []string
-	for _, s := range scorers.Scorers {
-		names = append(names, s.Name)
+	scorers, _ := picker.Preset(picker.Default)
+	var scored []string // the presets whose choice is best
+	for _, name := range picker.Presets() {
+		if c, _ := picker.Preset(name); c.Choice == "" {
+			scored = append(scored, "'"+name+"'")
+		}
 	}
 	policy, err := picker.New(scorers)
 	if err != nil {
@@ -485,7 +501,7 @@ func pickerRules() map[string][]rule {
 	ages := policy.Config()
 	return map[string][]rule{
 		"PoolPicker": {
-			cel("!"+some("self.scorers")+" || ("+stated("self.choice")+" ? self.choice == 'best' : !"+stated("self.preset")+" || self.preset == '"+picker.Default+"')",
+			cel("!"+some("self.scorers")+" || ("+stated("self.choice")+" ? self.choice == 'best' : !"+stated("self.preset")+" || self.preset in ["+strings.Join(scored, ", ")+"])",
 				"scorers have no effect unless the choice is best: leave them out, or write choice: best"),
 			cel(fmt.Sprintf("duration(has(self.stale) ? self.stale : '%v') > duration(has(self.fresh) ? self.fresh : '%v')", ages.Stale, ages.Fresh),
 				"stale must be more than fresh")},
@@ -504,7 +520,7 @@ func pickerRules() map[string][]rule {
 		"PoolFilter.then":        {atMost(maxFilters)},
 		"PoolFilter.else":        {atMost(maxFilters)},
 		"PoolScorer":             {require("name")},
-		"PoolScorer.name":        {oneOf(names...), stating},
+		"PoolScorer.name":        {oneOf(picker.Scorers()...), stating},
 		"PoolScorer.weight":      {between(0, maxWeight)},
 		"PoolScorer.scale":       {atLeast(0)},
 	}

@@ -1,0 +1,107 @@
+package dispatch
+
+import (
+	"fmt"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
+)
+
+const (
+	// deferEvery is the time between two looks at requests that are deferred, since
+	// what they wait for comes with time.
+	deferEvery = 50 * time.Millisecond
+	// maxDeferred is how long a request is deferred that has no target for its first
+	// token, only for the others.
+	maxDeferred = 10 * time.Second
+	// maxLate is how many requests in a row are found to be late before the queue
+	// is left: those behind them wait for the next look.
+	maxLate = 16
+)
+
+// pace is what one request's latency is judged by.
+type pace struct {
+	arrived time.Time
+	target  routing.LatencyTarget
+	sent    time.Time // to its replica
+	began   time.Time // its answer, with the first token; zero before
+	picker.Forecast
+}
+
+// targetOf is how long a request may take, as it says itself, or else its objects do.
+func targetOf(r *Request, said routing.LatencyTarget) routing.LatencyTarget {
+	t := r.Latency
+	if t == (routing.LatencyTarget{}) && r.Header != nil {
+		t.First = routing.Milliseconds(routing.FirstOf(r.Header, routing.HeaderFirst))
+		t.Each = routing.Milliseconds(routing.FirstOf(r.Header, routing.HeaderEach))
+	}
+	return t.Or(said)
+}
+
+// left is what is left of the target; zero once it has been missed, when the request
+// goes as if it had none.
+func (t *pace) left(now time.Time) latency.Target {
+	if t.target == (routing.LatencyTarget{}) {
+		return latency.Target{}
+	}
+	waited, bound := now.Sub(t.arrived), t.target.First
+	if bound == 0 {
+		bound = maxDeferred
+	}
+	if waited >= bound {
+		return latency.Target{}
+	}
+	out := latency.Target{Each: t.target.Each.Seconds()}
+	if t.target.First > 0 {
+		out.First = (t.target.First - waited).Seconds()
+	}
+	return out
+}
+
+// FirstToken reports that the first token of a streamed answer has come, after
+// FirstByte.
+func (g *Grant) FirstToken() {
+	p := g.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x, t := g.reservation.slot, &g.pace
+	if x == nil || !t.began.IsZero() || g.reservation.judged || p.entry.slots[x.number] != x {
+		return
+	}
+	now := p.d.clock.Now()
+	t.began = now
+	p.entry.memory.latency.First(x.number, &t.Work, t.First, now.Sub(t.sent).Seconds())
+	if p.queue.deferring {
+		p.serveQueue(now)
+	}
+}
+
+// lastToken learns how long the tokens of the answer took. The pool's mutex is held.
+func (g *Grant) lastToken(o Outcome, now time.Time) {
+	tokens := o.Usage.Completion
+	if tokens == 0 {
+		tokens = o.Tokens
+	}
+	x, t, e := g.reservation.slot, &g.pace, &g.pool.entry
+	if x == nil || t.began.IsZero() || tokens < 2 || o.Failed != nil || e.slots[x.number] != x {
+		return
+	}
+	e.memory.latency.Each(x.number, &t.Work, t.Each, now.Sub(t.began).Seconds()/float64(tokens-1))
+}
+
+// Latency is how well a pool's predictions of latency have held lately.
+type Latency struct {
+	First latency.Accuracy `json:"ttft"`
+	Each  latency.Accuracy `json:"tpot"`
+}
+
+// lateReason is why a request is shed that no replica is predicted to answer in time.
+func (s *endpointSet) lateReason(priority int32) string {
+	why := "no replica is predicted to answer within the request's latency target"
+	if f := &s.choice.Forecast; f.Known {
+		why += fmt.Sprintf(" (%s would take %v to the first token)", s.slots[s.choice.Slot].endpoint.id, latency.Duration(f.First.P50).Round(time.Millisecond))
+	}
+	return why + fmt.Sprintf(", so requests of priority %d are refused", priority)
+}

@@ -1,0 +1,130 @@
+package dispatch
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/admission"
+)
+
+// taught is a pool whose two replicas have answered some requests, each after 100 ms
+// and then 10 tokens, one every 5 ms.
+func taught(t *testing.T) *Dispatcher {
+	t.Helper()
+	d, _ := start(t, nil)
+	d.SetPool(pool1(0, ready("a", "b")...))
+	ranked(d)
+	for range 60 {
+		g := mustAdmit(t, d)
+		time.Sleep(100 * time.Millisecond)
+		g.FirstByte()
+		g.FirstToken()
+		time.Sleep(45 * time.Millisecond)
+		g.Done(Outcome{Tokens: 10})
+	}
+	return d
+}
+
+// slo is a header of a request.
+func slo(name, value string) func(string) string {
+	return func(asked string) string {
+		if asked == name {
+			return value
+		}
+		return ""
+	}
+}
+
+func TestRequestsThatWouldBeLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := taught(t)
+		var e *Error
+		for _, name := range append(routing.HeaderFirst, "") {
+			r := Request{Model: "spot", Header: slo(name, "40")}
+			if name == "" {
+				r = Request{Model: "spot", Latency: routing.LatencyTarget{First: 40 * time.Millisecond}}
+			}
+			_, err := d.Admit(t.Context(), r)
+			if !errors.As(err, &e) || e.Reason != admission.Late || e.RetryAfter == 0 || !strings.Contains(e.Message, "latency target (") {
+				t.Fatalf("sheddable with a target of 40 ms in %q: %v", name, err)
+			}
+		}
+		if _, err := d.Admit(t.Context(), Request{Model: "spot", Header: slo(routing.HeaderEach[0], "1")}); !errors.As(err, &e) || e.Reason != admission.Late {
+			t.Errorf("sheddable with a target of 1 ms a token: %v", err)
+		}
+		for _, fine := range []func(string) string{slo(routing.HeaderFirst[0], "300"), slo(routing.HeaderEach[0], "9"), slo(routing.HeaderFirst[0], "soon")} {
+			g, err := d.Admit(t.Context(), Request{Model: "spot", Header: fine})
+			if err != nil || g.Waited() != 0 {
+				t.Fatalf("a target that can be met: %v", err)
+			}
+			g.Done(Outcome{})
+		}
+		// Another request goes ahead of one that is deferred, which goes when its time is over.
+		late := background(t.Context(), d, Request{Model: "iris", Header: slo(routing.HeaderFirst[0], "40")})
+		synctest.Wait()
+		s, _ := d.Status(routing.Service(iris))
+		if len(s.Queue) != 1 || s.Queue[0].Queued != 1 {
+			t.Fatalf("%+v wait", s.Queue)
+		}
+		g := mustAdmit(t, d)
+		if g.Waited() != 0 {
+			t.Errorf("one without a target waited %v behind one that is deferred", g.Waited())
+		}
+		g.Done(Outcome{})
+		x := <-late
+		if x.err != nil || x.g.Waited() < 40*time.Millisecond || x.g.Waited() > 40*time.Millisecond+deferEvery {
+			t.Fatalf("deferred: %v", x.err)
+		}
+		x.g.Done(Outcome{})
+		balance(t, d, 0, 0, s.Admission.Admitted+2)
+	})
+}
+
+// TestTargetsOfObjects: an objective and a Route state targets too, and the request's
+// own goes before.
+func TestTargetsOfObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := taught(t)
+		key := service.Key{Namespace: "default", Name: "quick"}
+		d.SetObjects([]routing.Object{&routing.Route{Meta: service.Meta{Key: key}, Models: []string{"quick"}, Priority: -1,
+			Targets: []routing.Target{{Ref: routing.Service(iris), Weight: 1}}, Latency: routing.LatencyTarget{First: 30 * time.Millisecond}}})
+		x, err := d.Explain(Request{Model: "quick"})
+		if err != nil || x.Decision != admission.Shed || x.Because != admission.Late {
+			t.Errorf("%v %v", x, err)
+		}
+		if text := x.String(); !strings.Contains(text, "first token 0.1") || !strings.Contains(text, "each 0.0") || !strings.Contains(text, "none predicted to meet") {
+			t.Errorf("the prediction is not in:\n%s", text)
+		}
+		x, err = d.Explain(Request{Model: "quick", Header: slo(routing.HeaderFirst[0], "900")})
+		if err != nil || x.Decision != admission.Admit {
+			t.Errorf("%v %v", x, err)
+		}
+	})
+}
+
+// TestPredictionsAreJudged: what answers took is held against what was predicted.
+func TestPredictionsAreJudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := taught(t)
+		s, _ := d.Status(routing.Service(iris))
+		for what, a := range map[string]float64{"first": s.Latency.First.Error, "each": s.Latency.Each.Error} {
+			if a > 0.05 {
+				t.Errorf("%s: off by %.2f where all answers are alike", what, a)
+			}
+		}
+		if s.Latency.First.Answers < 40 || s.Latency.Each.Answers < 40 {
+			t.Errorf("%+v", s.Latency)
+		}
+		// A replica that is started anew is unknown.
+		d.SetPool(pool1(0))
+		d.SetPool(pool1(0, ready("c")...))
+		if x, err := d.Explain(Request{Model: "iris"}); err != nil || !strings.Contains(x.String(), "first token") {
+			t.Errorf("of a new replica nothing is predicted: %v %v", x, err)
+		}
+	})
+}
