@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -26,6 +27,7 @@ type Container struct {
 	Port        int32   `json:"port"`
 	GRPCPort    int32   `json:"grpcPort,omitempty"`
 	MetricsPort int32   `json:"metricsPort,omitempty"`
+	More        []int32 `json:"more,omitempty"`
 	Mounts      []Mount `json:"mounts,omitempty"`
 	// CPUs limits its processors; 0 is no limit. SharedMemory is the size of
 	// /dev/shm in bytes; 0 is the engine's own.
@@ -88,6 +90,7 @@ func contained(c Component, own *service.Component, overGRPC bool) *Process {
 	if s := c.Pod.TerminationGracePeriodSeconds; s != nil {
 		p.TerminationGrace = time.Duration(*s) * time.Second
 	}
+	p.Readiness, p.Liveness = ct.numbered(p.Readiness, m), ct.numbered(p.Liveness, m)
 	ct.secure(&c.Pod, m)
 	ct.mount(&c.Pod, m)
 	return p
@@ -118,6 +121,33 @@ func portsOf(m *corev1.Container, overGRPC bool) (http, grpc int32) {
 		return http, http
 	}
 	return http, grpc
+}
+
+// numbered is a probe with the number of a port that it names. A port that is asked
+// and answers no requests is one of More.
+func (ct *Container) numbered(p *corev1.Probe, m *corev1.Container) *corev1.Probe {
+	if p == nil {
+		return nil
+	}
+	p = p.DeepCopy()
+	var at *intstr.IntOrString
+	switch {
+	case p.HTTPGet != nil:
+		at = &p.HTTPGet.Port
+	case p.TCPSocket != nil:
+		at = &p.TCPSocket.Port
+	default:
+		return p
+	}
+	for _, have := range m.Ports {
+		if at.Type == intstr.String && have.Name == at.StrVal {
+			*at = intstr.FromInt32(have.ContainerPort)
+		}
+	}
+	if n := at.IntVal; at.Type == intstr.Int && n > 0 && !slices.Contains(append([]int32{ct.Port, ct.GRPCPort, ct.MetricsPort}, ct.More...), n) {
+		ct.More = append(ct.More, n)
+	}
+	return p
 }
 
 // secure takes over what the manifest restricts. The pod's applies where the

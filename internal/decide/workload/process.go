@@ -296,7 +296,7 @@ func first[T any](a, b *T) *T {
 // The addresses of other roles stand before those, which may refer to them.
 func (p Process) Resolve(pl Location) (Process, error) {
 	if p.Container != nil {
-		pl = pl.within(p.Container)
+		pl = pl.Within(p.Container)
 	}
 	out, err := expandAll(p, pl.data(), nil, "process")
 	if err != nil {
@@ -324,9 +324,9 @@ func (p Process) Resolve(pl Location) (Process, error) {
 	return out, nil
 }
 
-// within is where a replica's container sees itself: its own ports, and its files
+// Within is where a replica's container sees itself: its own ports, and its files
 // where they are mounted.
-func (pl Location) within(c *Container) Location {
+func (pl Location) Within(c *Container) Location {
 	out := Location{Port: int(c.Port), GRPCPort: int(c.GRPCPort), MetricsPort: int(cmp.Or(c.MetricsPort, c.Port)), ModelPath: pl.ModelPath, AdapterPaths: map[string]string{}}
 	if pl.Mounted && out.ModelPath != "" {
 		out.ModelPath = ModelAt

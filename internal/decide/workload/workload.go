@@ -207,9 +207,9 @@ type Process struct {
 	WorkingDir string          `json:"workingDir,omitempty"`
 	Install    string          `json:"install,omitempty"`
 	// Container is what it runs in; nil for a process of this machine's programs.
-	Container *Container `json:"container,omitempty"`
-	Readiness  *corev1.Probe   `json:"readiness,omitempty"` // nil: TCP connect to the port
-	Liveness   *corev1.Probe   `json:"liveness,omitempty"`
+	Container *Container    `json:"container,omitempty"`
+	Readiness *corev1.Probe `json:"readiness,omitempty"` // nil: TCP connect to the port
+	Liveness  *corev1.Probe `json:"liveness,omitempty"`
 	// Standby are the levels at which a replica may be put to sleep; nil for none.
 	Standby *service.Standby `json:"standby,omitempty"`
 	// GPUs is how many accelerators one replica holds: exclusively, or GPUMemory
