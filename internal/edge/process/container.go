@@ -361,7 +361,10 @@ func (u *unit) stop(r *running) child.Exit {
 	if r.container == nil {
 		return r.proc.Stop(u.p.hard, r.grace())
 	}
-	_ = r.proc.Signal(syscall.SIGTERM) // which the client passes on
+	// The client passes signals on, but for a moment in which it ends itself.
+	if r.container.engine.Terminate(u.p.hard, r.container.name) != nil {
+		_ = r.proc.Signal(syscall.SIGTERM) // the container does not run yet
+	}
 	t := time.NewTimer(r.grace())
 	defer t.Stop()
 	select {

@@ -63,6 +63,12 @@ func parseState(text string) (State, error) {
 	return State{Known: true, ID: id, Started: s.StartedAt.Year() > 1, Running: s.Running, PID: s.Pid, ExitCode: s.ExitCode, OOMKilled: s.OOMKilled, Error: s.Error}, nil
 }
 
+// Terminate sends a container SIGTERM. One that does not run is an error.
+func (e *Engine) Terminate(ctx context.Context, name string) error {
+	_, err := e.run(ctx, answerTimeout, "kill", "--signal=TERM", name)
+	return err
+}
+
 // Remove ends a container at once and deletes it. One that is not there is no error.
 func (e *Engine) Remove(ctx context.Context, name string) error {
 	_, err := e.run(ctx, removeTimeout, "rm", "--force", "--volumes", name)
