@@ -142,7 +142,7 @@ func (e *Engine) devices(gpus []string) (out []string) {
 	switch {
 	case len(gpus) == 0:
 		return []string{"--env=NVIDIA_VISIBLE_DEVICES=void"}
-	case e.Name == Docker && !e.facts.cdi:
+	case e.Name == Docker && e.facts.nvidiaRuntime: // else by CDI, which Docker has to be told of
 		return []string{`--gpus="device=` + strings.Join(gpus, ",") + `"`}
 	}
 	for _, g := range gpus {

@@ -119,7 +119,7 @@ func lastLine(s string) string {
 			break
 		}
 	}
-	for _, prefix := range []string{"Error response from daemon: ", "Error: ", "docker: "} {
+	for _, prefix := range []string{"docker: ", "Error response from daemon: ", "Error: "} {
 		line = strings.TrimPrefix(line, prefix)
 	}
 	return line
