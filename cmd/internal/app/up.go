@@ -51,14 +51,22 @@ type Up struct {
 	Version             string
 }
 
-// Run serves until ctx ends.
-func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
-	front.MakeHeadroom()
+// check finds what is wrong with the flags alone.
+func (o *Up) check() error {
 	if o.Watch && len(o.Files) == 0 {
 		return command.Usagef("--watch needs -f FILE: the files to watch")
 	}
 	if _, err := containers.Mode(o.Containers); err != nil {
 		return command.Usagef("%w", err)
+	}
+	return nil
+}
+
+// Run serves until ctx ends.
+func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
+	front.MakeHeadroom()
+	if err := o.check(); err != nil {
+		return err
 	}
 	log, err := o.Log.New(logs)
 	if err = errors.Join(err, manifestfile.Exist(o.Files)); err != nil {

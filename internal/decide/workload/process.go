@@ -83,11 +83,7 @@ func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
 		s.Args, s.Env = nil, nil
 	}
 	if p.GPUs > 0 {
-		program := 1
-		if p.Container != nil && !p.Container.Entrypoint {
-			program = 0
-		}
-		p.Command = append(p.Command[:program:program], MergeArgs(p.Command[program:], s.Args)...)
+		p.given(s.Args)
 	}
 	for _, e := range s.Env {
 		if !slices.ContainsFunc(p.Env, func(x corev1.EnvVar) bool { return x.Name == e.Name }) {
@@ -95,6 +91,16 @@ func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
 		}
 	}
 	p.Standby = &service.Standby{Levels: s.Levels} // the rest is in the command and the environment
+}
+
+// given merges arguments into the command line. One of an image's own entrypoint is
+// arguments alone.
+func (p *Process) given(args []string) {
+	program := 1
+	if p.Container != nil && !p.Container.Entrypoint {
+		program = 0
+	}
+	p.Command = append(p.Command[:program:program], MergeArgs(p.Command[program:], args)...)
 }
 
 // MissingLevel returns what is wrong with the level at which a component is to sleep, where

@@ -38,7 +38,7 @@ func look() facts {
 	f.runc = err == nil
 	var l syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) == nil {
-		f.files = uint64(l.Max)
+		f.files = l.Max
 	}
 	for _, dir := range []string{"/etc/cdi", "/var/run/cdi"} {
 		found, _ := filepath.Glob(filepath.Join(dir, "*nvidia*"))
