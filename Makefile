@@ -82,6 +82,12 @@ test-engines: $(ENGINES)/.installed $(MLSERVER)/.installed ## serve models with 
 	ROUNDHOUSE_ENGINES=$(abspath $(ENGINES)) ROUNDHOUSE_ENGINES_MLSERVER=$(abspath $(MLSERVER)) \
 	  go test -count=1 -timeout 20m ./test/engines
 
+.PHONY: test-containers
+test-containers: ## run replicas as containers of podman or Docker; on Debian as root it installs podman and runc if neither is there
+	@command -v podman docker >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq podman runc >/dev/null; } || \
+	  { echo "test-containers: needs podman or docker: install one" >&2; exit 1; }
+	ROUNDHOUSE_TEST_CONTAINERS=$$(basename "$$(command -v podman || command -v docker)") go test -count=1 -timeout 15m ./test/containers
+
 .PHONY: test-engines-vllm
 test-engines-vllm: $(ENGINES_VLLM)/.installed ## serve a model with the real vLLM on CPUs; installs 6 GB
 	ROUNDHOUSE_ENGINES_VLLM=$(abspath $(ENGINES_VLLM)) go test -count=1 -v -timeout 90m -run VLLM ./test/engines

@@ -18,9 +18,10 @@ func newUpCommand() *cobra.Command {
 	o := app.Up{Version: version}
 	cmd := &cobra.Command{
 		Use:   "up [-f FILE|FOLDER]…",
-		Short: "Run everything on this machine: gateway, autoscaler, admin API, and replicas as processes",
+		Short: "Run everything on this machine: gateway, autoscaler, admin API, and replicas",
 		Long: `Start everything on this machine: the gateway that answers requests, the
-autoscaler, the admin API behind the other commands, and replicas as processes.
+autoscaler, the admin API behind the other commands, and replicas: processes, or
+containers of podman or Docker where a program is not on this machine.
 
 The manifests given with -f are applied. An object that a file no longer contains
 is deleted. With --watch, changes to the files are applied as they are made; a
@@ -28,9 +29,13 @@ file with an error is not applied, and its objects stay as they were.`,
 		Example: `  roundhouse up -f examples/quickstart
   roundhouse up -f models/ --watch
   roundhouse up --config up.yaml
+  roundhouse up --containers podman
   roundhouse up --listen 127.0.0.1:9000 --grpc-listen 127.0.0.1:9001 --admin-listen 127.0.0.1:9090`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("containers") {
+				o.Containers = "" // as the environment says
+			}
 			return o.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -44,6 +49,7 @@ file with an error is not applied, and its objects stay as they were.`,
 	f.StringVar(&o.Hub, "hub-cache", "auto", "cache of the Hugging Face Hub for replicas: on, off, HOST:PORT to listen at, or the URL of another cache; auto is on unless HF_ENDPOINT is set")
 	f.StringVar(&o.HubBytes, "hub-cache-max-bytes", app.DefaultHubShare, "most that the cache may hold, as a size or a share of the disk; the least recently used is evicted first")
 	f.StringVar(&o.ModelBytes, "models-max-bytes", app.DefaultModelShare, "most that the models in the data directory may take, as a size or a share of the disk, 0 for no limit; of those not in use, the least recently used is evicted first")
+	f.StringVar(&o.Containers, "containers", "auto", "what runs images that have no program on this machine: podman, docker, off, or auto for the first of them that works")
 	o.Scaler.Flags(f)
 	o.Front.Flags(f)
 	o.Front.HostFlags(f)

@@ -16,7 +16,7 @@ import (
 // labels, what the product writes on objects of its own, and an annotation of a
 // GatewayClass.
 var notManifests = []string{"adopt", "any-host", "applied", "endpoint-picker", "gateway", "image", "installation", "node", "permissive",
-	"record", "record-format", "reserve", "revision", "role", "schema-revision", "service", "surge", "usage"}
+	"record", "record-format", "replica", "reserve", "revision", "role", "schema-revision", "service", "surge", "usage"}
 
 // TestAnnotationsAreTheCodes compares the table of annotations in docs/manifests.md
 // with that of the code, and both with the names that are in the sources.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
@@ -73,7 +74,7 @@ func Examine(ctx context.Context, dataDir string, up bool) (*Health, error) {
 	}
 	h := &Health{}
 	h.Runtimes, h.Images = selection.Diagnose(runtimes, host)
-	h.Machine = append(h.Machine, programs(), gpus(host), memory(host), files(), folder(dataDir))
+	h.Machine = append(h.Machine, programs(), engine(host.Containers), gpus(host), memory(host), files(), folder(dataDir))
 	if up {
 		h.Machine = append(h.Machine, Check{Name: "up", OK: true, Said: "a roundhouse up is running"})
 		return h, nil
@@ -88,6 +89,22 @@ func programs() Check {
 		c.OK, c.Said, c.Mend = false, err.Error(), "install the whole release: its programs belong in one folder"
 	}
 	return c
+}
+
+// engine is what runs images here.
+func engine(c selection.Containers) Check {
+	const without = "images run on a cluster alone"
+	switch {
+	case c.Engine == "" && c.Lacks == "":
+		return Check{Name: "containers", OK: true, Said: "off: " + without}
+	case c.Engine == "" && strings.HasPrefix(c.Lacks, "install "):
+		return Check{Name: "containers", OK: true, Said: "neither podman nor Docker was found: " + without}
+	case c.Engine == "":
+		return Check{Name: "containers", Said: c.Lacks, Mend: "mend it, or do without: --containers off"}
+	case c.NoGPUs != "":
+		return Check{Name: "containers", OK: true, Said: c.Engine + ", without GPUs"}
+	}
+	return Check{Name: "containers", OK: true, Said: c.Engine}
 }
 
 func gpus(host selection.Host) Check {

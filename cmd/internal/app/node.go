@@ -53,16 +53,17 @@ type node struct {
 }
 
 type nodeConfig struct {
-	version   string
-	dir       *datadir.Dir
-	listeners front.Listeners
-	admin     *net.TCPAddr
-	log       *slog.Logger
-	access    *front.Access
-	hub       *upHub
-	events    *journal.Events
-	scaler    front.ScalerOptions
-	models    int64 // bytes that the store of models may have; 0: no bound
+	version    string
+	dir        *datadir.Dir
+	listeners  front.Listeners
+	admin      *net.TCPAddr
+	log        *slog.Logger
+	access     *front.Access
+	hub        *upHub
+	events     *journal.Events
+	scaler     front.ScalerOptions
+	containers string // as --containers
+	models     int64  // bytes that the store of models may have; 0: no bound
 }
 
 func newNode(cfg nodeConfig) (*node, error) {
@@ -80,7 +81,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store, n.downloads}, Fingerprint: n.fingerprint,
-		Drain: n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Env: cfg.hub.environment(), Logger: cfg.log})
+		Drain: n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Containers: cfg.containers, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
+	"roundhouse.dev/roundhouse/internal/edge/process/containers"
 	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
@@ -34,7 +35,7 @@ const (
 )
 
 // Up is everything on one machine: gateway, autoscaler, admin API, and replicas as
-// processes.
+// processes or containers.
 type Up struct {
 	Files               []string
 	Watch               bool
@@ -42,6 +43,7 @@ type Up struct {
 	DataDir             string
 	Hub, HubBytes       string // as --hub-cache and --hub-cache-max-bytes
 	ModelBytes          string // as --models-max-bytes
+	Containers          string // as --containers; "" is what the environment says
 	KeepReplicas        bool
 	Log                 command.LogOptions
 	Scaler              front.ScalerOptions
@@ -49,11 +51,22 @@ type Up struct {
 	Version             string
 }
 
+// check finds what is wrong with the flags alone.
+func (o *Up) check() error {
+	if o.Watch && len(o.Files) == 0 {
+		return command.Usagef("--watch needs -f FILE: the files to watch")
+	}
+	if _, err := containers.Mode(o.Containers); err != nil {
+		return command.Usagef("%w", err)
+	}
+	return nil
+}
+
 // Run serves until ctx ends.
 func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	front.MakeHeadroom()
-	if o.Watch && len(o.Files) == 0 {
-		return command.Usagef("--watch needs -f FILE: the files to watch")
+	if err := o.check(); err != nil {
+		return err
 	}
 	log, err := o.Log.New(logs)
 	if err = errors.Join(err, manifestfile.Exist(o.Files)); err != nil {
@@ -96,7 +109,7 @@ func (o *Up) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	n, err := newNode(nodeConfig{version: o.Version, dir: dir, hub: hub, events: events, models: models, scaler: o.Scaler, listeners: listeners, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
+	n, err := newNode(nodeConfig{containers: o.Containers, version: o.Version, dir: dir, hub: hub, events: events, models: models, scaler: o.Scaler, listeners: listeners, admin: adminListener.Addr().(*net.TCPAddr), log: log, access: access})
 	if err != nil {
 		return err
 	}

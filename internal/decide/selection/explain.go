@@ -32,6 +32,9 @@ func (r Result) head(b *strings.Builder) {
 	switch {
 	case r.NotNeeded:
 		line("runtime", "none is needed: the service brings its own containers")
+		if r.Host != nil {
+			line("host", r.Host.Why)
+		}
 	case r.Chosen != nil:
 		line("chosen", fmt.Sprintf("%s (%s): %s", r.Chosen.Name, r.Chosen.Scope, r.Chosen.Why))
 	default:

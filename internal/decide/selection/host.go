@@ -41,13 +41,13 @@ const runsHere = "runs on this machine"
 // hostRule checks base with over laid on it, for a model. On a
 // cluster everything runs but what is a command for one machine alone. On one
 // machine every component needs a command whose program is there with all that
-// it requires, and all of them together, one replica each, must fit its
-// accelerators and memory.
+// it requires, or else an image that the machine's engine runs as a container, and
+// all of them together, one replica each, must fit its accelerators and memory.
 func hostRule(base, over service.Components, h Host, model service.Attributes) Rule {
 	if h.Cluster {
 		return clusterRule(base, over)
 	}
-	var lacks, fallbacks []string
+	var lacks, instead []string
 	var gpus, memory int64
 	parts := 0
 	for _, role := range service.Roles {
@@ -56,12 +56,14 @@ func hostRule(base, over service.Components, h Host, model service.Attributes) R
 			continue
 		}
 		parts++
-		if why := p.lacks(h, model); why != "" {
+		if why, contained := p.placed(h, model); why != "" {
 			if !slices.Contains(lacks, why) { // both of prefill and decode may lack one program
 				lacks = append(lacks, why)
 			}
+		} else if contained {
+			instead = append(instead, p.asContainer(h, model))
 		} else if l := p.local(); l.FallbackOf != nil {
-			fallbacks = append(fallbacks, l.Command[0]+" in place of "+l.FallbackOf.Command[0]+", which is not on PATH")
+			instead = append(instead, l.Command[0]+" in place of "+l.FallbackOf.Command[0]+", which is not on PATH")
 		}
 		g, m := p.needs()
 		gpus, memory = plus(gpus, g), plus(memory, m)
@@ -78,8 +80,8 @@ func hostRule(base, over service.Components, h Host, model service.Attributes) R
 	if len(lacks) > 0 {
 		return fail(RuleHost, strings.Join(lacks, "; "))
 	}
-	if len(fallbacks) > 0 {
-		return pass(RuleHost, runsHere+": "+strings.Join(fallbacks, "; "))
+	if len(instead) > 0 {
+		return pass(RuleHost, runsHere+": "+strings.Join(instead, "; "))
 	}
 	return pass(RuleHost, runsHere)
 }
@@ -101,11 +103,9 @@ type part struct {
 	base, over *service.Component
 }
 
-// lacks returns why this machine cannot start the part, "" when it can.
+// lacks returns why this machine cannot start the part as a process, "" when it
+// can.
 func (p part) lacks(h Host, model service.Attributes) string {
-	if nodes := p.nodes(); nodes > 0 {
-		return "its " + string(p.role) + " runs on " + strconv.Itoa(nodes) + " nodes, this is one machine"
-	}
 	local := p.local()
 	if local == nil || len(local.Command) == 0 {
 		if m := p.serving(); m != nil {

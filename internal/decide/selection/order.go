@@ -12,6 +12,7 @@ import (
 // criteria, the weightiest first.
 type standing struct {
 	scope    int   // 0 namespace, 1 cluster, 2 catalog
+	how      int   // 0 as a process or on a cluster, 1 as a container of this machine
 	fit      int   // 0 a bounded size range, 1 one open above, 2 none; all 0 when the model's size is unknown
 	distance int64 // |min-size| + |max-size|; open above: size-min
 	priority int   // of the matched entry; 0 unprioritised
@@ -34,6 +35,9 @@ func scopeRank(s service.Scope) int {
 func (s *subject) standing(rt *service.Runtime, m match) standing {
 	st := standing{scope: scopeRank(rt.Scope), priority: m.priority, met: m.met,
 		protocol: best(rt.Protocols).Rank(), created: rt.Created, name: rt.Name}
+	if len(Contained(rt.Components, s.svc.Components, s.host, s.model)) > 0 {
+		st.how = 1
+	}
 	st.fit, st.distance = fit(rt.Size, s.model.Parameters)
 	return st
 }
@@ -80,6 +84,7 @@ type criterion int
 
 const (
 	byScope criterion = iota
+	byHow
 	bySize
 	byPriority
 	bySpecificity
@@ -92,6 +97,9 @@ const (
 func decide(a, b *standing) (criterion, int) {
 	if c := cmp.Compare(a.scope, b.scope); c != 0 {
 		return byScope, c
+	}
+	if c := cmp.Compare(a.how, b.how); c != 0 {
+		return byHow, c
 	}
 	if c := cmp.Or(cmp.Compare(a.fit, b.fit), cmp.Compare(a.distance, b.distance)); c != 0 {
 		return bySize, c
@@ -133,6 +141,8 @@ func (s *subject) over(winner, loser *assessed, its, other string) string {
 	switch by {
 	case byScope:
 		return its + " scope " + string(winner.Scope) + " comes before " + other + " " + string(loser.Scope)
+	case byHow:
+		return its + " program is on this machine, which comes before " + other + " container"
 	case bySize:
 		return its + " size range, " + sizeWords(winner.Runtime.Size) + ", fits " +
 			service.FormatParameters(s.model.Parameters) + " closer than " + other + ", " + sizeWords(loser.Runtime.Size)

@@ -27,6 +27,8 @@ type Host struct {
 	// Answers are the host's to what was asked of it (Checks). What is not
 	// among them counts as there.
 	Answers map[Check]Answer
+	// Containers is what runs images here.
+	Containers Containers
 	// Accelerators is how many GPUs there are in all, busy or not.
 	Accelerators int
 	// MemoryBytes is the machine's memory; 0 means unknown.
@@ -95,8 +97,9 @@ type Result struct {
 	// Named is the runtime the service asks for by name, "" when one is chosen.
 	Named string `json:"named,omitempty"`
 	// NotNeeded: the service brings its own containers. Nothing is chosen and
-	// Reason is empty; HostRule reports whether the host can run them.
-	NotNeeded bool `json:"notNeeded,omitempty"`
+	// Reason is empty; Host is whether the host can run them, and how.
+	NotNeeded bool  `json:"notNeeded,omitempty"`
+	Host      *Rule `json:"host,omitempty"`
 	// Chosen is nil when no runtime matches; Reason and Message then explain why.
 	// It points into Candidates.
 	Chosen *Candidate `json:"chosen,omitempty"`
@@ -131,6 +134,10 @@ func choose(req Request, runtimes []service.Runtime, host Host) Result {
 	res := Result{Service: s.svc.Key, Attributes: s.model}
 	if s.svc.Custom {
 		res.NotNeeded = true
+		if !host.Cluster && s.svc.Components != (service.Components{}) {
+			rule := HostRule(s.svc.Components, host)
+			res.Host = &rule
+		}
 		res.Protocol = cmp.Or(s.svc.Protocol, s.svc.ProtocolDefault)
 		return res
 	}

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,10 +63,10 @@ func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
 		return
 	}
 	var s service.Standby
-	if local.Standby != nil && (p.GPUs == 0 || !local.Standby.KeepsGPUs) {
+	if local != nil && local.Standby != nil && (p.GPUs == 0 || !local.Standby.KeepsGPUs) {
 		s = *local.Standby
 	}
-	if p.GPUs == 0 {
+	if p.GPUs == 0 && p.Container == nil { // whose processes are the engine's to stop
 		s.Levels = append(s.Levels[:len(s.Levels):len(s.Levels)], service.StandbyLevel{Level: service.LevelSuspended})
 	}
 	if level > 0 {
@@ -82,7 +83,7 @@ func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
 		s.Args, s.Env = nil, nil
 	}
 	if p.GPUs > 0 {
-		p.Command = append(p.Command[:1:1], MergeArgs(p.Command[1:], s.Args)...)
+		p.given(s.Args)
 	}
 	for _, e := range s.Env {
 		if !slices.ContainsFunc(p.Env, func(x corev1.EnvVar) bool { return x.Name == e.Name }) {
@@ -90,6 +91,16 @@ func (p *Process) sleeps(local *service.Local, policy service.StandbyPolicy) {
 		}
 	}
 	p.Standby = &service.Standby{Levels: s.Levels} // the rest is in the command and the environment
+}
+
+// given merges arguments into the command line. One of an image's own entrypoint is
+// arguments alone.
+func (p *Process) given(args []string) {
+	program := 1
+	if p.Container != nil && !p.Container.Entrypoint {
+		program = 0
+	}
+	p.Command = append(p.Command[:program:program], MergeArgs(p.Command[program:], args)...)
 }
 
 // MissingLevel returns what is wrong with the level at which a component is to sleep, where
@@ -278,7 +289,7 @@ func configured(env []corev1.EnvVar, c Component) []corev1.EnvVar {
 	return env
 }
 
-func first(a, b *corev1.Probe) *corev1.Probe {
+func first[T any](a, b *T) *T {
 	if a != nil {
 		return a
 	}
@@ -290,6 +301,9 @@ func first(a, b *corev1.Probe) *corev1.Probe {
 // values and the command as Kubernetes does, from the process's own variables.
 // The addresses of other roles stand before those, which may refer to them.
 func (p Process) Resolve(pl Location) (Process, error) {
+	if p.Container != nil {
+		pl = pl.Within(p.Container)
+	}
 	out, err := expandAll(p, pl.data(), nil, "process")
 	if err != nil {
 		return Process{}, err
@@ -310,10 +324,25 @@ func (p Process) Resolve(pl Location) (Process, error) {
 	if left < 0 {
 		return Process{}, fmt.Errorf("process: all texts together are over %d bytes once their variables are expanded", maxFilled)
 	}
-	if len(out.Command) == 0 || out.Command[0] == "" {
+	if out.Container == nil && (len(out.Command) == 0 || out.Command[0] == "") {
 		return Process{}, fmt.Errorf("process: empty command: the runtime's local.command must name a program")
 	}
 	return out, nil
+}
+
+// Within is where a replica's container sees itself: its own ports, and its files
+// where they are mounted.
+func (pl Location) Within(c *Container) Location {
+	out := Location{Port: int(c.Port), GRPCPort: int(c.GRPCPort), MetricsPort: int(cmp.Or(c.MetricsPort, c.Port)), ModelPath: pl.ModelPath, AdapterPaths: map[string]string{}}
+	if pl.Mounted && out.ModelPath != "" {
+		out.ModelPath = ModelAt
+	}
+	for name, at := range pl.AdapterPaths {
+		if out.AdapterPaths[name] = at; pl.Mounted {
+			out.AdapterPaths[name] = AdapterAt(name)
+		}
+	}
+	return out
 }
 
 // variables hold the addresses of other roles, in the order of service.Roles.

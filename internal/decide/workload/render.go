@@ -27,6 +27,8 @@ type Input struct {
 	Attributes service.Attributes
 	// Adapters are the service's, resolved.
 	Adapters []Adapter
+	// Containers are the roles that run as containers on one machine.
+	Containers []service.Role
 	// Cluster: replicas are pods, and Process is left out.
 	Cluster bool
 	// Fingerprint is of the model's files, "" where they are not known.
@@ -252,15 +254,13 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	in.parallelism(&c)
 	if in.Cluster {
 		c.Labels = overlay(c.Labels, dialectLabels(in, role))
-	} else {
+	} else if !slices.Contains(in.Containers, role) {
 		local := base.Local
 		if over.Local != nil {
 			local = over.Local
 		}
 		c.Process = process(c, local, own)
-		c.Process.reside(role, in.Service.Residency)
-		c.Process.expect(role, in.Attributes)
-		c.Process.sleeps(local, c.Limits.Standby)
+		c.Process.settle(in, role, local, c.Limits.Standby)
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err
@@ -268,7 +268,23 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if err := c.remember(s.KVCache); err != nil {
 		return Component{}, err
 	}
+	if slices.Contains(in.Containers, role) { // its command line is that of its container, which is complete now
+		c.Process = contained(c, own, overGRPC(in.Protocol))
+		c.Process.settle(in, role, first(over.Local, base.Local), c.Limits.Standby)
+	}
 	return expandAll(c, data, expression.ReplicaFields, string(role))
+}
+
+// settle adds what a process is besides its command line, and stands for a
+// container's too.
+func (p *Process) settle(in Input, role service.Role, local *service.Local, standby service.StandbyPolicy) {
+	p.reside(role, in.Service.Residency)
+	p.expect(role, in.Attributes)
+	p.sleeps(local, standby)
+}
+
+func overGRPC(p service.Protocol) bool {
+	return p == service.ProtocolGRPCV1 || p == service.ProtocolGRPCV2
 }
 
 // labels is m, never nil, so that a template's missing key is reported as one.

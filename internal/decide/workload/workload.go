@@ -197,7 +197,7 @@ type Node struct {
 	Size int            `json:"size"`
 }
 
-// Process is a component as a child process. Object templates are resolved;
+// Process is a component as a child process, or as a container of one machine. Object templates are resolved;
 // {{.Port}}, {{.GRPCPort}}, {{.MetricsPort}}, {{.KVEventsPort}}, {{.ModelPath}} and
 // {{.AdapterPaths}} remain, since they are the replica's: Process.Resolve fills
 // them.
@@ -206,8 +206,10 @@ type Process struct {
 	Env        []corev1.EnvVar `json:"env,omitempty"`
 	WorkingDir string          `json:"workingDir,omitempty"`
 	Install    string          `json:"install,omitempty"`
-	Readiness  *corev1.Probe   `json:"readiness,omitempty"` // nil: TCP connect to the port
-	Liveness   *corev1.Probe   `json:"liveness,omitempty"`
+	// Container is what it runs in; nil for a process of this machine's programs.
+	Container *Container    `json:"container,omitempty"`
+	Readiness *corev1.Probe `json:"readiness,omitempty"` // nil: TCP connect to the port
+	Liveness  *corev1.Probe `json:"liveness,omitempty"`
 	// Standby are the levels at which a replica may be put to sleep; nil for none.
 	Standby *service.Standby `json:"standby,omitempty"`
 	// GPUs is how many accelerators one replica holds: exclusively, or GPUMemory
@@ -252,6 +254,9 @@ type Location struct {
 	Port, GRPCPort, MetricsPort, KVEventsPort int
 	ModelPath                                 string
 	AdapterPaths                              map[string]string // by the adapters' names
+	// Mounted: the model and the adapters are files of this machine, which a
+	// container has at paths of its own.
+	Mounted bool
 	// Addresses are the "host:port" at which the other roles of the service are
 	// reached; nil where the replica is told none.
 	Addresses map[service.Role]string

@@ -167,7 +167,7 @@ func (o *owner) addresses(role service.Role) map[service.Role]string {
 
 // location is what the process is told.
 func (r *running) location() workload.Location {
-	return workload.Location{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, KVEventsPort: r.kvEventsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers}
+	return workload.Location{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, KVEventsPort: r.kvEventsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers, Mounted: !r.verbatim}
 }
 
 // ports finds free ports. A port is found by listening on it and letting go

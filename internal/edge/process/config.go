@@ -58,6 +58,9 @@ type Config struct {
 	// Forward serves requests for a role on l until ctx ends or l is closed: each
 	// goes to a ready replica of the role. nil: routers are not told addresses.
 	Forward func(ctx context.Context, ref workload.Ref, l net.Listener)
+	// Containers is how an engine for containers is chosen: containers.Auto, Off or
+	// the engine's name. Default: what the environment says, else Auto.
+	Containers string
 	// LogLimit bounds a log file, in bytes; a replica keeps at most four.
 	// Default 8 MiB.
 	LogLimit int64

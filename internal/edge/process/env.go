@@ -20,6 +20,9 @@ var passed = []string{"ROUNDHOUSE_PYTHON", "ROUNDHOUSE_ONNXRUNTIME"}
 // without what is withheld, then the component's, then what the platform
 // decides.
 func (u *unit) environment(r *running) ([]string, error) {
+	if r.container != nil {
+		return u.containerEnvironment(r)
+	}
 	env := machineEnvironment()
 	if u.model.Verbatim { // it reads the store itself
 		env = slices.DeleteFunc(os.Environ(), func(e string) bool {

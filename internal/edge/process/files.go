@@ -17,15 +17,8 @@ import (
 
 // fetch brings the model and its adapters and returns their paths.
 func (u *unit) fetch() (model string, adapters map[string]string, err error) {
-	ctx, cancel := context.WithCancel(u.ending)
+	ctx, cancel := u.untilEnding()
 	defer cancel()
-	go func() {
-		select {
-		case <-u.p.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	return u.files.get(ctx, u.model, func(pr *replica.Progress) {
 		u.o.update(u, func(v *replica.Replica) {
 			if pr == nil {

@@ -43,6 +43,8 @@ type running struct {
 	adapters     map[string]string       // paths, by name
 	peers        map[service.Role]string // addresses it was told
 	memory       string                  // control group, "" when none
+	container    *contained              // nil for a program of this machine's
+	verbatim     bool                    // its model is not on this machine
 	started      time.Time
 	adopted      bool
 	note         string // a warning for people
@@ -65,11 +67,17 @@ func (u *unit) launch() (*running, error) {
 		return nil, failf("NotRunnable", "%s has no command to run on one machine: give its runtime's %s a local.command", u.o.key, u.role)
 	}
 	// Looked for before the model is fetched: without it the files are no use.
-	if _, err := u.program(*c.Process); err != nil {
-		return nil, err
-	}
 	r := &running{}
 	var err error
+	if ct := c.Process.Container; ct != nil {
+		r.container = &contained{name: containerName(u.id)}
+		r.container.engine, err = u.engine(ct.Image)
+	} else {
+		_, err = u.program(*c.Process)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if r.model, r.adapters, err = u.fetch(); err != nil {
 		return nil, err
 	}
@@ -82,6 +90,11 @@ func (u *unit) launch() (*running, error) {
 		}
 		if r.note != "" {
 			u.p.cfg.Logger.Warn("a model is not in its repository", "replica", u.id, "problem", r.note)
+		}
+	}
+	if r.container != nil {
+		if r.container.image, err = u.pull(r.container.engine, c.Process.Container); err != nil {
+			return nil, err
 		}
 	}
 	if err := u.takeRoom(r, c.Process.Need()); err != nil {
@@ -256,27 +269,25 @@ func (u *unit) start(r *running, s workload.Process) error {
 	if err := r.takePorts(&u.p.ports, s); err != nil {
 		return err
 	}
-	r.peers = u.o.addresses(u.role)
+	r.peers, r.verbatim = u.o.addresses(u.role), u.model.Verbatim
 	var err error
 	if r.spec, err = s.Resolve(r.location()); err != nil {
 		return failf("InvalidCommand", "%s", oneLine(err.Error()))
 	}
-	program, err := u.p.cfg.lookUp(r.spec)
-	if err != nil {
-		return failf("ProgramMissing", "%s", u.p.cfg.missingProgram(r.spec))
-	}
 	if r.env, err = u.environment(r); err != nil {
+		return err
+	}
+	spec, err := u.invocation(r)
+	if err != nil {
 		return err
 	}
 	if err := u.prepare(r); err != nil {
 		return err
 	}
-	r.started = u.p.cfg.Now()
-	args, env := u.p.cfg.invocation(r)
-	r.proc, err = child.Start(child.Spec{Path: program, Args: args, Env: env,
-		Dir: r.spec.WorkingDir, Output: u.log.Path, Cgroup: r.memory, Session: true})
+	r.started, spec.Cgroup = u.p.cfg.Now(), r.memory
+	r.proc, err = child.Start(spec)
 	if why := neverRuns(err); why != "" {
-		return failf(replica.ReasonCannotExecute, "%s cannot be executed: %s", program, why)
+		return failf(replica.ReasonCannotExecute, "%s cannot be executed: %s", spec.Path, why)
 	}
 	if err != nil {
 		return err
@@ -289,6 +300,22 @@ func (u *unit) start(r *running, s workload.Process) error {
 	}
 	u.started(r)
 	return nil
+}
+
+// invocation is what is started: the replica's program, or the client that runs its
+// container.
+func (u *unit) invocation(r *running) (s child.Spec, err error) {
+	s = child.Spec{Output: u.log.Path, Session: true}
+	if r.container != nil {
+		s.Path, s.Args, s.Env, err = u.containerInvocation(r)
+		return s, err
+	}
+	s.Dir = r.spec.WorkingDir
+	if s.Path, err = u.p.cfg.lookUp(r.spec); err != nil {
+		return s, failf("ProgramMissing", "%s", u.p.cfg.missingProgram(r.spec))
+	}
+	s.Args, s.Env = u.p.cfg.invocation(r)
+	return s, nil
 }
 
 // neverRuns is why a program that was not started will not be by a second try;
@@ -314,6 +341,9 @@ func neverRuns(err error) string {
 // prepare makes ready what the process needs besides its command line. It is
 // on record before it exists.
 func (u *unit) prepare(r *running) error {
+	if r.container != nil { // its folder and its limit are the engine's
+		return u.makeRecord(r)
+	}
 	if dir := r.spec.WorkingDir; dir != "" {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 			return failf("InvalidCommand", "workingDir %s is not a folder on this machine", dir)
@@ -326,6 +356,10 @@ func (u *unit) prepare(r *running) error {
 			u.p.cfg.Logger.Warn("a memory limit is not enforced", "replica", u.id, "error", err)
 		}
 	}
+	return u.makeRecord(r)
+}
+
+func (u *unit) makeRecord(r *running) error {
 	if err := u.makeFiles(r); err != nil {
 		return failf("StateUnwritable", "%s", oneLine(err.Error()))
 	}
@@ -357,6 +391,9 @@ func (u *unit) record(r *running) record {
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}
+	if r.container != nil {
+		rec.Engine, rec.MorePorts = r.container.engine.Name, r.container.more
+	}
 	return rec
 }
 
@@ -379,7 +416,9 @@ func (u *unit) started(r *running) {
 		m := u.component.Load().Exports()
 		m.Port = int32(r.metricsPort)
 		v.Metrics = v.MetricsAt(m)
-		v.KVEvents = service.KVEventsOf(r.spec.Command)
+		if r.container == nil { // whose port for them is not published
+			v.KVEvents = service.KVEventsOf(r.spec.Command)
+		}
 	})
 }
 
@@ -398,6 +437,10 @@ func (u *unit) adopt(r *running) error {
 		return errors.New("the addresses of the roles that it calls have changed")
 	}
 	var err error
+	r.verbatim = u.model.Verbatim
+	if (c.Process.Container != nil) != (r.container != nil) {
+		return errors.New("its revision runs it another way")
+	}
 	if r.spec, err = c.Process.Resolve(r.location()); err != nil {
 		return err
 	}
@@ -410,14 +453,19 @@ func (u *unit) adopt(r *running) error {
 
 // takePorts takes the process's port, and those that its process is told besides.
 func (r *running) takePorts(p *ports, s workload.Process) error {
-	wanted := []*int{&r.port}
-	if names(s, "GRPCPort") {
+	wanted, c := []*int{&r.port}, s.Container
+	if c != nil && c.GRPCPort > 0 || c == nil && names(s, "GRPCPort") {
 		wanted = append(wanted, &r.grpcPort)
 	}
-	if names(s, "MetricsPort") {
+	if c != nil && c.MetricsPort > 0 || c == nil && names(s, "MetricsPort") {
 		wanted = append(wanted, &r.metricsPort)
 	}
-	if names(s, "KVEventsPort") {
+	if c != nil {
+		r.container.more = make([]int, len(c.More))
+		for i := range c.More {
+			wanted = append(wanted, &r.container.more[i])
+		}
+	} else if names(s, "KVEventsPort") {
 		wanted = append(wanted, &r.kvEventsPort)
 	}
 	ports, err := p.take(len(wanted))

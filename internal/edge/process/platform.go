@@ -27,6 +27,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/child"
+	"roundhouse.dev/roundhouse/internal/edge/process/containers"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -41,6 +42,8 @@ type Platform struct {
 	records  records
 	gpus     *gpus
 	fetches  fetches
+	engines  *containers.Finder
+	pulls    fetches // of images
 	memory   memoryGroups
 	ports    ports
 	inner    addresses
@@ -68,6 +71,10 @@ func New(cfg Config) (*Platform, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	mode, err := containers.Mode(cfg.Containers)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Executable == "" {
 		exe, err := os.Executable()
 		if err != nil {
@@ -82,8 +89,9 @@ func New(cfg Config) (*Platform, error) {
 		cfg.Devices, cfg.DeviceMemory = Discover(context.Background())
 	}
 	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices, cfg.DeviceMemory, mainMemory()),
-		fetches: fetches{fetcher: cfg.Fetcher}, memory: newMemoryGroups(), ports: ports{host: cfg.Host}, checks: checks{executable: cfg.Executable},
+		fetches: fetches{fetcher: cfg.Fetcher}, engines: &containers.Finder{Mode: mode}, memory: newMemoryGroups(), ports: ports{host: cfg.Host}, checks: checks{executable: cfg.Executable},
 		closing: make(chan struct{}), owners: map[service.Key]*owner{}}
+	p.pulls.fetcher = puller{p.engines}
 	for _, dir := range []string{string(p.records), p.logDir()} {
 		if err := writable(dir); err != nil {
 			return nil, fmt.Errorf("process: %w", err)
@@ -123,7 +131,7 @@ func writable(dir string) error {
 // Host tells what can run here, and answers what it is asked.
 func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.Host, error) {
 	return selection.Host{Programs: p.programs.list(p.cfg.Now()), Accelerators: len(p.gpus.names),
-		MemoryBytes: p.gpus.shared().Memory, Answers: p.checks.answer(ctx, ask)}, ctx.Err()
+		Containers: p.engines.Host(ctx), MemoryBytes: p.gpus.shared().Memory, Answers: p.checks.answer(ctx, ask)}, ctx.Err()
 }
 
 // Machine is what replicas share.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -65,7 +66,7 @@ func newProber(host string, r *running, p *corev1.Probe, readiness bool, suspect
 	b := &prober{verdict: make(chan bool), failed: make(chan struct{}), said: make(chan struct{}, 1), suspect: suspect, period: defaultPeriod,
 		timeout: defaultTimeout, successes: 1, patience: defaultFailures}
 	if p == nil {
-		b.check = checkUnstated(hostPort(host, r.port))
+		b.check = r.unstated(host)
 		return b
 	}
 	seconds := func(d *time.Duration, n int32) {
@@ -102,7 +103,9 @@ func (r *running) check(host string, p *corev1.Probe) func(context.Context) erro
 		if p.TCPSocket.Host != "" {
 			host = p.TCPSocket.Host
 		}
-		return checkTCP(net.JoinHostPort(host, r.probePort(p.TCPSocket.Port)))
+		return r.listens(net.JoinHostPort(host, r.probePort(p.TCPSocket.Port)))
+	case p.Exec != nil && r.container != nil:
+		return r.container.checkExec(p.Exec.Command)
 	case p.Exec != nil:
 		return checkExec(p.Exec.Command, r.env, r.spec.WorkingDir)
 	case p.GRPC != nil:
@@ -116,7 +119,20 @@ func (r *running) check(host string, p *corev1.Probe) func(context.Context) erro
 		}
 		return checkGRPC(hostPort(host, port), name)
 	}
-	return checkUnstated(hostPort(host, r.port))
+	return r.unstated(host)
+}
+
+// unstated is asked where nobody said how to tell that the process is ready.
+func (r *running) unstated(host string) func(context.Context) error {
+	return checkUnstated(hostPort(host, r.port), r.listens(hostPort(host, r.port)))
+}
+
+// listens is how to see whether the process listens at an address.
+func (r *running) listens(address string) func(context.Context) error {
+	if r.container != nil {
+		return checkBehind(address)
+	}
+	return checkTCP(address)
 }
 
 // probePort is the port a probe means. A manifest names a port of the
@@ -124,6 +140,16 @@ func (r *running) check(host string, p *corev1.Probe) func(context.Context) erro
 // of metrics, or such a port itself, means that one.
 func (r *running) probePort(p intstr.IntOrString) string {
 	s := p.String()
+	if r.container != nil {
+		inside, err := strconv.Atoi(s)
+		switch {
+		case err == nil:
+			return r.portOf(inside)
+		case r.grpcPort > 0 && (strings.HasPrefix(s, "grpc") || strings.HasPrefix(s, "h2c")):
+			return strconv.Itoa(r.grpcPort)
+		}
+		return strconv.Itoa(r.port)
+	}
 	grpcPort, metricsPort := strconv.Itoa(r.grpcPort), strconv.Itoa(r.metricsPort)
 	switch {
 	case r.grpcPort > 0 && (s == grpcPort || strings.HasPrefix(s, "grpc") || strings.HasPrefix(s, "h2c")):
@@ -272,13 +298,49 @@ func checkTCP(address string) func(context.Context) error {
 	}
 }
 
+// proxyPause is how long a published port has to keep a connection open: engines
+// may accept it themselves, and close it where nobody listens behind.
+const proxyPause = 150 * time.Millisecond
+
+// checkBehind connects to a port that an engine publishes and sees whether
+// somebody in the container has it.
+func checkBehind(address string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetReadDeadline(time.Now().Add(proxyPause))
+		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		return errors.New("nobody listens in the container yet")
+	}
+}
+
+// checkExec asks by a command in the container.
+func (c *contained) checkExec(command []string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if len(command) == 0 {
+			return errors.New("exec probe: empty command")
+		}
+		if err := c.engine.Exec(ctx, c.name, command); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("%s: %w", command[0], err)
+		}
+		return nil
+	}
+}
+
 // checkUnstated is for a process of which nobody said how to tell that it is
 // ready. It has to listen; and since a model server may listen while its models
 // still load, it is asked as the Open Inference Protocol does. One that does
 // not know the question is taken to be ready, and not asked again.
-func checkUnstated(address string) func(context.Context) error {
+func checkUnstated(address string, listens func(context.Context) error) func(context.Context) error {
 	var foreign atomic.Bool
-	listens := checkTCP(address)
 	ready := checkHTTP(corev1.HTTPGetAction{Path: "/v2/health/ready"}, address)
 	return func(ctx context.Context) error {
 		if err := listens(ctx); err != nil || foreign.Load() {

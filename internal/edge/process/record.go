@@ -36,9 +36,13 @@ type record struct {
 	Files        string                  `json:"files,omitempty"` // their fingerprint
 	Peers        map[service.Role]string `json:"peers,omitempty"`
 	Memory       string                  `json:"memoryGroup,omitempty"`
-	Created      time.Time               `json:"created"`
-	Started      time.Time               `json:"started"`
-	Restarts     int                     `json:"restarts,omitempty"`
+	// Engine runs the replica's container; "" where it is a program of this
+	// machine's. MorePorts are the container's besides those above.
+	Engine    string    `json:"engine,omitempty"`
+	MorePorts []int     `json:"morePorts,omitempty"`
+	Created   time.Time `json:"created"`
+	Started   time.Time `json:"started"`
+	Restarts  int       `json:"restarts,omitempty"`
 	// Asleep is the level at which the process sleeps, or is about to; 0: awake.
 	Asleep      int       `json:"asleep,omitempty"`
 	AsleepSince time.Time `json:"asleepSince,omitzero"`

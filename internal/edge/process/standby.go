@@ -154,7 +154,7 @@ func (w *supervisor) fallAsleep(level int) (gone bool) {
 		u.end()
 		u.o.publish()
 		u.o.mu.Unlock()
-		r.proc.Stop(u.p.hard, r.grace())
+		u.stop(r)
 		return true
 	}
 	u.o.update(u, func(v *replica.Replica) {
@@ -215,7 +215,7 @@ func (w *supervisor) wakeUp(ctx context.Context) *failure {
 		return nil // the loop sees why
 	}
 	if !slices.Equal(held, r.gpus) {
-		r.proc.Stop(u.p.hard, r.grace())
+		u.stop(r)
 		return &failure{reason: replica.ReasonWaking, message: "others have its accelerators, so it is started anew", retryNow: true}
 	}
 	u.o.update(u, func(v *replica.Replica) {
@@ -239,7 +239,7 @@ func (w *supervisor) wakeUp(ctx context.Context) *failure {
 	}
 	if err != nil {
 		u.p.cfg.Logger.Warn("a replica does not wake, and is started anew", "replica", u.id, "error", err)
-		r.proc.Stop(u.p.hard, r.grace())
+		u.stop(r)
 		return &failure{reason: "WakeFailed", message: err.Error(), retryNow: true}
 	}
 	w.awake(ctx, &replica.Woke{Level: level, Seconds: time.Since(began).Seconds(), At: u.p.cfg.Now()})

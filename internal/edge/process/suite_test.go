@@ -15,12 +15,14 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
+	"roundhouse.dev/roundhouse/internal/edge/process/containers"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
 )
 
 func TestMain(m *testing.M) {
 	platformtest.Main()
+	_ = os.Setenv(containers.Variable, containers.Off) // replicas are processes here; test/containers has the others
 	if dir, ok := os.LookupEnv(ownerVariable); ok {
 		os.Exit(runOwner(dir))
 	}

@@ -120,6 +120,7 @@ func (w *supervisor) turned(ctx context.Context, ok bool) {
 	w.watchLiveness(ctx)
 	w.u.resume() // its process before may have been put to sleep
 	w.ready, w.ever = time.Now(), true
+	go w.seePID()
 	at := w.u.p.cfg.Now()
 	w.u.o.update(w.u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Ready, "", w.r.note, at
@@ -153,6 +154,9 @@ func (w *supervisor) waits(begun time.Time, limit time.Duration) {
 func (w *supervisor) exited() *failure {
 	if w.sleeps() {
 		return nil
+	}
+	if w.r.container != nil {
+		return w.containerExited()
 	}
 	e := w.r.proc.Exit()
 	lines := w.u.log.LastLines(causeLines)
@@ -212,7 +216,7 @@ func (w *supervisor) end(reason, message string) *failure {
 	w.u.o.update(w.u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message = replica.Failed, reason, message
 	})
-	e := w.r.proc.Stop(w.u.p.hard, w.r.grace())
+	e := w.u.stop(w.r)
 	return &failure{reason: reason, message: message, exit: e.Code}
 }
 
@@ -248,7 +252,7 @@ func (w *supervisor) drain() (kept bool) {
 			return w.closeDown()
 		}
 	}
-	w.r.proc.Stop(w.u.p.hard, w.r.grace())
+	w.u.stop(w.r)
 	return false
 }
 
@@ -261,6 +265,6 @@ func (w *supervisor) closeDown() (kept bool) {
 	w.u.end()
 	w.u.o.publish()
 	w.u.o.mu.Unlock()
-	w.r.proc.Stop(w.u.p.hard, w.r.grace())
+	w.u.stop(w.r)
 	return false
 }

@@ -15,6 +15,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/child"
+	"roundhouse.dev/roundhouse/internal/edge/process/containers"
 )
 
 // unit takes one replica through its life, in one goroutine (run):
@@ -254,19 +255,19 @@ func (u *unit) awaitRevision() bool {
 	case <-u.settled:
 		if err := u.adopt(r); err != nil {
 			u.p.cfg.Logger.Warn("a running replica cannot be adopted; it is stopped and started anew", "replica", u.id, "error", err)
-			r.proc.Stop(u.p.hard, r.grace())
+			u.stop(r)
 			u.release(r)
 			u.running = nil
 		}
 		return true
 	case <-r.proc.Done():
 	case <-u.ending.Done():
-		r.proc.Stop(u.p.hard, r.grace())
+		u.stop(r)
 	case <-u.p.closing:
 		if u.p.keep.Load() {
 			return false
 		}
-		r.proc.Stop(u.p.hard, r.grace())
+		u.stop(r)
 	}
 	u.release(r)
 	return false
@@ -277,11 +278,15 @@ func (u *unit) release(r *running) {
 	if err := u.p.records.remove(u.id); err != nil {
 		u.p.cfg.Logger.Warn("the record of a replica could not be deleted", "replica", u.id, "error", err)
 	}
+	u.clearContainer(r)
 	if r.proc != nil {
 		child.EndMarked(replicaVariable, u.id, !r.adopted)
 	}
 	u.p.memory.remove(r.memory)
 	u.p.ports.free(r.port, r.grpcPort, r.metricsPort, r.kvEventsPort)
+	if r.container != nil {
+		u.p.ports.free(r.container.more...)
+	}
 	u.o.update(u, func(v *replica.Replica) {
 		v.GPUs, v.PID, v.HTTP, v.GRPC, v.Metrics, v.KVEvents = nil, 0, "", "", "", service.KVEvents{}
 		if v.Phase == replica.Ready {
@@ -308,6 +313,7 @@ func (p *Platform) load() error {
 		p.cfg.Logger.Warn("records of replicas cannot be read; their processes are stopped", "error", err)
 	}
 	slices.SortFunc(recs, func(a, b record) int { return a.Created.Compare(b.Created) })
+	p.tidyFolders(recs)
 	var lost []record
 	for _, rec := range recs {
 		if rec.Turning {
@@ -316,7 +322,7 @@ func (p *Platform) load() error {
 			continue
 		}
 		proc, err := child.Adopt(rec.Process)
-		if err != nil {
+		if err != nil || rec.Engine != "" && containers.At(rec.Engine) == nil {
 			lost = append(lost, rec)
 			continue
 		}
@@ -343,7 +349,11 @@ func (p *Platform) take(rec record, proc *child.Process) {
 	if r.took = rec.Asleep == 0; r.took {
 		p.gpus.hold(rec.Service, r.need, rec.GPUs)
 	}
+	if rec.Engine != "" {
+		r.container = &contained{engine: containers.At(rec.Engine), name: containerName(rec.ID), more: rec.MorePorts}
+	}
 	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort, rec.KVEventsPort)
+	p.ports.hold(rec.MorePorts...)
 	u := newUnit(o, replica.Replica{ID: rec.ID, Service: rec.Service, Role: rec.Role, Revision: rec.Revision,
 		Phase: replica.Starting, Reason: "NotApplied", Message: "found running when Roundhouse started; its service has not been applied yet",
 		PID: proc.PID(), Created: rec.Created, Started: rec.Started, Restarts: rec.Restarts, GPUs: rec.GPUs, Files: rec.Files})
@@ -366,6 +376,7 @@ func (p *Platform) endStrays(lost []record) {
 	if len(lost) == 0 {
 		return
 	}
+	p.strayContainers(lost)
 	marked := child.Marked(replicaVariable)
 	for _, rec := range lost {
 		for _, pid := range marked[rec.ID] {

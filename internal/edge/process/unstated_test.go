@@ -25,7 +25,7 @@ func TestUnstatedReadiness(t *testing.T) {
 		w.WriteHeader(int(code.Load()))
 	}))
 	address := strings.TrimPrefix(srv.URL, "http://")
-	check := checkUnstated(address)
+	check := checkUnstated(address, checkTCP(address))
 	for _, c := range []struct {
 		code  int64
 		ready bool
@@ -85,7 +85,7 @@ func TestUnstatedReadinessOfOthers(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			if err := checkUnstated(l.Addr().String())(ctx); (err == nil) != c.ready {
+			if err := checkUnstated(l.Addr().String(), checkTCP(l.Addr().String()))(ctx); (err == nil) != c.ready {
 				t.Errorf("want ready %v, got %v", c.ready, err)
 			}
 		})

@@ -136,6 +136,10 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 	}
 	f.services.mu.Unlock()
 	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes}, f.resolver.runtimesFor(o.Key.Namespace, host)
+	if o.Service.Custom && !f.cfg.Cluster {
+		local := workload.LocalizeService(*o.Service, f.cfg.Catalog, host)
+		req.Service = &local
+	}
 	if host, err = f.resolver.ask(ctx, host, &req, runtimes, m); err != nil {
 		return Explanation{}, err
 	}

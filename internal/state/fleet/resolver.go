@@ -123,13 +123,14 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 			return nil, retryAfter, &service.Failure{Reason: selection.NoSupportingRuntime, Message: rule.Why}
 		}
 		in.Service, in.Protocol = &local, svc.Protocol
+		in.Containers = selection.Contained(local.Components, service.Components{}, host, service.Attributes{})
 	} else {
 		choice, protocol, again, failure := r.choose(ctx, w, m, req, host, hash)
 		if failure != nil {
 			return nil, again, failure
 		}
 		in.Runtime, in.Protocol = choice.runtime, protocol
-		in.Choice = choice.RuntimeChoice
+		in.Choice, in.Containers = choice.RuntimeChoice, choice.containers
 	}
 	w.settleFiles(&in, m.files)
 	if again, failure := r.ranks(ctx, w, &in); again > 0 {
@@ -154,7 +155,8 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 
 type choice struct {
 	service.RuntimeChoice
-	runtime *service.Runtime
+	runtime    *service.Runtime
+	containers []service.Role // that run as containers here
 }
 
 // choose keeps the pinned runtime while what it was chosen for stays, and
@@ -166,7 +168,13 @@ func (r *resolver) choose(ctx context.Context, w *work, m resolvedModel, req sel
 		for i := range runtimes {
 			rt := &runtimes[i]
 			if rt.Name == pin.Name && rt.Scope == pin.Scope && rt.Namespace == pin.Namespace {
-				return choice{pin, rt}, w.record.Revision.Protocol, 0, nil
+				if host.Containers.Engine != "" { // what its program requires may be lacking
+					var err error
+					if host, err = r.ask(ctx, host, &req, runtimes[i:i+1], m); err != nil {
+						return choice{}, "", retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
+					}
+				}
+				return choice{pin, rt, selection.Contained(rt.Components, req.Service.Components, host, req.Attributes)}, w.record.Revision.Protocol, 0, nil
 			}
 		}
 	}
@@ -180,7 +188,8 @@ func (r *resolver) choose(ctx context.Context, w *work, m resolvedModel, req sel
 	}
 	rt := result.Chosen.Runtime
 	w.chosen = r.cfg.Now()
-	return choice{service.RuntimeChoice{Name: rt.Name, Namespace: rt.Namespace, Scope: rt.Scope, Why: result.Chosen.Why}, rt}, result.Protocol, 0, nil
+	return choice{service.RuntimeChoice{Name: rt.Name, Namespace: rt.Namespace, Scope: rt.Scope, Why: result.Chosen.Why}, rt,
+		selection.Contained(rt.Components, req.Service.Components, host, req.Attributes)}, result.Protocol, 0, nil
 }
 
 // ask asks the host what choosing for req turns on. Where it lacks something,

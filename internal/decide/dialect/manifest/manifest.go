@@ -163,8 +163,10 @@ const (
 	NoPlacement = "has no effect on one machine: there is one node to place replicas on"
 	NoPod       = "has no effect on one machine: replicas are processes, not pods"
 	NoAccount   = "has no effect on one machine: a process runs as the user who started it"
-	NoImage     = "has no effect on one machine: no image is pulled"
-	NoMount     = "has no effect on one machine: nothing is mounted, so paths must exist as they are"
+	NoImage     = "has no effect on one machine where the replica runs as a process: no image is pulled"
+	NoSecret    = "has no effect on one machine: images are pulled with the login of podman or Docker"
+	NoMount     = "has no effect on one machine where the replica runs as a process: nothing is mounted, so paths must exist as they are"
+	NoUser      = "has no effect on one machine where the replica runs as a process: it runs as the user who started it"
 )
 
 // PodNotes are the fields of a pod that mean nothing to a process.
@@ -175,10 +177,10 @@ var PodNotes = map[string]Note{
 	"priority": OnProcess(NoPlacement), "preemptionPolicy": OnProcess(NoPlacement),
 	"topologySpreadConstraints": OnProcess(NoPlacement), "schedulingGates": OnProcess(NoPlacement),
 
-	"imagePullSecrets": OnProcess(NoImage), "volumes": OnProcess(NoMount),
+	"imagePullSecrets": OnProcess(NoSecret), "volumes": OnProcess(NoMount),
 
 	"serviceAccountName": OnProcess(NoAccount), "serviceAccount": OnProcess(NoAccount),
-	"automountServiceAccountToken": OnProcess(NoAccount), "securityContext": OnProcess(NoAccount),
+	"automountServiceAccountToken": OnProcess(NoAccount), "securityContext": OnProcess(NoUser),
 
 	"activeDeadlineSeconds": OnProcess(NoPod), "dnsConfig": OnProcess(NoPod),
 	"dnsPolicy": OnProcess(NoPod), "enableServiceLinks": OnProcess(NoPod),
@@ -214,7 +216,7 @@ var KubernetesNotes = Notes{
 		"imagePullPolicy":          OnProcess(NoImage),
 		"volumeMounts":             OnProcess(NoMount),
 		"volumeDevices":            OnProcess(NoMount),
-		"securityContext":          OnProcess(NoAccount),
+		"securityContext":          OnProcess(NoUser),
 		"envFrom":                  OnProcess("has no effect on one machine: give the variables to this program's own environment"),
 		"startupProbe":             OnProcess("has no effect on one machine: startupTimeout bounds a start"),
 		"lifecycle":                OnProcess(NoPod),

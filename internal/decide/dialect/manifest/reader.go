@@ -332,7 +332,7 @@ func CheckContainer(r *Report, path string, c corev1.Container) {
 		}
 	}
 	if _, limited := c.Resources.Limits[corev1.ResourceCPU]; limited {
-		p := r.Problem(path+".resources.limits.cpu", "has no effect on one machine: replicas share its processors")
+		p := r.Problem(path+".resources.limits.cpu", "has no effect on one machine where the replica runs as a process: those share its processors")
 		p.Warning, p.Platform = true, Process
 	}
 	for name, q := range c.Resources.Limits {
