@@ -36,6 +36,9 @@ type Change struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Action    string `json:"action"` // created, configured, unchanged, deleted, woken
+	// Before and After are the manifest as it was and would be, of a dry run.
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
 }
 
 // ApplyResponse lists the changes, and warnings.

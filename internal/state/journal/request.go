@@ -51,10 +51,14 @@ func (r *Request) Rate() float64 {
 }
 
 // Requests keep the last requests, in memory.
-type Requests struct{ *Ring[Request] }
+type Requests struct {
+	*Ring[Request]
+	// Pace counts them by service.
+	Pace *Pace
+}
 
 // NewRequests makes an empty one.
-func NewRequests() *Requests { return &Requests{NewRing[Request](keptRequests)} }
+func NewRequests() *Requests { return &Requests{NewRing[Request](keptRequests), NewPace()} }
 
 // Add adds a request. Its words are copied and cut to 256 bytes, so that neither a
 // body nor a hostile header stays in memory.
@@ -62,5 +66,6 @@ func (r *Requests) Add(q Request) {
 	for _, word := range []*string{&q.ID, &q.Trace, &q.Client, &q.Path, &q.Model, &q.Retried, &q.Cut} {
 		*word = strings.Clone((*word)[:min(len(*word), maxWord)])
 	}
+	r.Pace.Count(&q)
 	r.add(q)
 }
