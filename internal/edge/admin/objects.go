@@ -238,6 +238,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	}
 	out := ServiceOf(st, true)
 	out.LastFailure = s.lastFailures().of(st)
+	out.Written = written(st.Object)
 	answer(w, out)
 }
 

@@ -123,6 +123,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("PATCH /api/v1/services/{namespace}/{name}", s.edit)
 	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/wake", s.wake)
 	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/undo", s.undo)
+	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/actions", s.act)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain", s.explain)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-wake", s.explainWake)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-scale", s.explainScale)
