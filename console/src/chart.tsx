@@ -10,6 +10,11 @@ function color(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+function hour(seconds: number): string {
+  const d = new Date(seconds * 1000);
+  return `${String(d.getHours()).padStart(2, "0")}:${String(d.getMinutes()).padStart(2, "0")}`;
+}
+
 function options(width: number, lines: Line[], marks: Mark[], unit: (n: number) => string): uPlot.Options {
   const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line"), width: 1 }, font: "12px system-ui, sans-serif" };
   const to = Date.now() / 1000;
@@ -18,9 +23,9 @@ function options(width: number, lines: Line[], marks: Mark[], unit: (n: number) 
     height: 176,
     cursor: { drag: { x: false, y: false } },
     scales: { x: { time: true, range: () => [to - 3600, to] }, y: { range: (_, __, max) => [0, Math.max(1, (max ?? 1) * 1.1)] } },
-    axes: [{ ...axis }, { ...axis, size: 56, values: (_, ticks) => ticks.map(unit) }],
+    axes: [{ ...axis, space: 64, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(unit) }],
     series: [
-      {},
+      { label: "Time", value: (_: uPlot, v: number | null) => (v === null ? "–" : hour(v)) },
       ...lines.map((l) => ({
         label: l.name,
         stroke: color(l.tone),

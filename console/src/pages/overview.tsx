@@ -42,7 +42,7 @@ export function Overview(): JSX.Element {
         }
       >
         {all.length > 0 && (
-          <div class="body tally" role="group" aria-label="Show services by state">
+          <div class="tally" role="group" aria-label="Show services by state">
             {tones.map(
               ([tone, word]) =>
                 (byTone.get(tone) ?? 0) > 0 && (
@@ -112,7 +112,7 @@ function Services({ list }: { list: Service[] }): JSX.Element {
             <th>State</th>
             <th class="hide-small">Runtime</th>
             <th class="num">Replicas</th>
-            <th class="num">Requests/s</th>
+            <th class="num hide-small">Requests/s</th>
             <th class="num hide-small">In flight</th>
             <th class="num hide-small">Waiting</th>
             <th class="num hide-small">Tokens/s</th>
@@ -156,7 +156,7 @@ class Row extends Component<RowProps> {
           {ready}
           {wanted !== ready && <span class="muted"> of {wanted}</span>}
         </td>
-        <td class="num">{rate(rates.requests)}</td>
+        <td class="num hide-small">{rate(rates.requests)}</td>
         <td class="num hide-small">{traffic?.running ?? 0}</td>
         <td class="num hide-small">{traffic?.queued ?? 0}</td>
         <td class="num hide-small">{rate(rates.tokens)}</td>

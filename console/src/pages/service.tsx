@@ -28,12 +28,12 @@ export function ServicePage({ of, owner }: { of: string; owner: boolean }): JSX.
         </State>
         <Actions service={s} owner={owner} />
       </div>
-      {state.why && (
+      {state.why && state.tone !== "good" && (
         <Note tone={state.tone}>
           <Sentence text={state.why} />
         </Note>
       )}
-      <Tabs<Tab> label="About this service" at={tab} go={go} tabs={{ overview: "Now", conditions: "Conditions", written: "As written", rendered: "As it is", usage: "Usage" }} />
+      <Tabs<Tab> label="About this service" at={tab} go={go} tabs={{ overview: "Now", conditions: "Conditions", ...(owner ? { written: "As written", rendered: "As it is" } : {}), usage: "Usage" } as Record<Tab, string>} />
       {tab === "overview" && <Now service={s} />}
       {tab === "conditions" && <Conditions service={s} />}
       {(tab === "written" || tab === "rendered") && <Manifest service={s} field={tab} />}
@@ -281,7 +281,7 @@ function Hour({ of }: { of: string }): JSX.Element {
   if (points.length === 0) return <Card title="The last hour"><p class="muted">Nothing was asked of it, and nothing ran.</p></Card>;
   return (
     <>
-      <div class="grid">
+      <div class="grid thirds">
         <Card title="Replicas">
           <Chart label="Replicas wanted, starting and ready in the last hour; the autoscaler's decisions are marked and listed below" times={times} lines={replicas} marks={marks} unit={whole} />
         </Card>

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
@@ -46,10 +47,17 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		case role != console.Owner && !reads(r):
 			fail(w, http.StatusForbidden, "this needs the owner: the viewer's token and sessions only read")
 		default:
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), roleKey{}, role)))
 		}
 	})
 }
+
+// roleKey is under which a request's context has who sent it.
+type roleKey struct{}
+
+// owns reports whether the owner sent a request. Others are told no manifests, which
+// may hold secrets.
+func owns(r *http.Request) bool { return r.Context().Value(roleKey{}) == console.Owner }
 
 // role is what a token that is kept may do.
 func (s *Server) role(token string) (console.Role, bool) {

@@ -223,7 +223,7 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 			}
 			st = full
 		}
-		one := ServiceOf(st, r.URL.Query().Has("rendered"))
+		one := ServiceOf(st, owns(r) && r.URL.Query().Has("rendered"))
 		one.LastFailure = failures.of(st)
 		out = append(out, one)
 	}
@@ -236,9 +236,11 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	out := ServiceOf(st, true)
+	out := ServiceOf(st, owns(r))
 	out.LastFailure = s.lastFailures().of(st)
-	out.Written = written(st.Object)
+	if owns(r) {
+		out.Written = written(st.Object)
+	}
 	answer(w, out)
 }
 
@@ -282,11 +284,13 @@ func render(o fleet.Object, st *service.Status) string {
 	return string(out)
 }
 
-func (s *Server) runtimes(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) runtimes(w http.ResponseWriter, r *http.Request) {
 	out := []Object{}
 	for _, o := range s.cfg.Fleet.Objects("runtime") {
 		wire := RuntimeOf(*o.Runtime)
-		wire.Rendered = render(o, nil)
+		if owns(r) {
+			wire.Rendered = render(o, nil)
+		}
 		out = append(out, wire)
 	}
 	for _, rt := range s.cfg.Fleet.Catalog() {
@@ -317,11 +321,13 @@ func RuntimeOf(rt service.Runtime) Object {
 }
 
 func (s *Server) models(kind string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		out := []Object{}
 		for _, o := range s.cfg.Fleet.Objects(kind) {
 			wire := ModelOf(*o.Model)
-			wire.Rendered = render(o, nil)
+			if owns(r) {
+				wire.Rendered = render(o, nil)
+			}
 			out = append(out, wire)
 		}
 		answer(w, out)

@@ -41,10 +41,10 @@ type Request struct {
 func (r *Request) Failed() bool { return r.Status >= 400 || r.Cut != "" }
 
 // Rate is how many tokens a second the answer brought after its first byte; 0 where
-// that is not known.
+// that is not known, as of an answer that came all at once.
 func (r *Request) Rate() float64 {
 	took := r.Duration - r.FirstByte
-	if r.Usage == nil || r.FirstByte <= 0 || took <= 0 || r.Usage.CompletionTokens < 2 {
+	if r.Usage == nil || r.FirstByte <= 0 || took <= r.Duration/100 || r.Usage.CompletionTokens < 2 {
 		return 0
 	}
 	return float64(r.Usage.CompletionTokens-1) / took.Seconds()
