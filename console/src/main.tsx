@@ -125,7 +125,7 @@ function Frame({ session, leave }: { session: Session; leave: () => void }): JSX
       <div class="grow">
         <Connection />
         <main id="main" tabIndex={-1} ref={main}>
-          {page ? page.show(rest, session) : <p>There is no such page. The menu has all of them.</p>}
+          {page ? <div key={where}>{page.show(rest, session)}</div> : <p>There is no such page. The menu has all of them.</p>}
         </main>
       </div>
       <Toasts />

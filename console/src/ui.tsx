@@ -51,7 +51,7 @@ export function Failure({ of }: { of: unknown }): JSX.Element | null {
   const e = of instanceof Refused ? of : new Refused(0, of instanceof Error ? of.message : "The reason is not known.");
   return (
     <Note tone="bad" title={e.status === 403 ? "Not allowed." : "This did not work."} lines={e.problems}>
-      {e.message}
+      {e.message.charAt(0).toUpperCase() + e.message.slice(1)}
     </Note>
   );
 }

@@ -153,14 +153,14 @@ type tab struct {
 // open opens a browser.
 func open(t *testing.T, width, height int64, dark bool) *tab {
 	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-sync", true))
 	if os.Getenv("ROUNDHOUSE_CHROMIUM") != "" {
 		options = append(options, chromedp.ExecPath(os.Getenv("ROUNDHOUSE_CHROMIUM")))
 	}
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
-	ctx, cancelTab := chromedp.NewContext(alloc)
+	ctx, cancelTab := chromedp.NewContext(alloc, chromedp.WithErrorf(func(string, ...any) {})) // it does not know all events of new browsers
 	t.Cleanup(cancelTab)
 	ctx, cancelTime := context.WithTimeout(ctx, 3*time.Minute)
 	t.Cleanup(cancelTime)
@@ -238,17 +238,26 @@ func quote(s string) string {
 	return string(data)
 }
 
-// go_ goes to a page of the console.
+// visit goes to a page of the console.
 func (b *tab) visit(hash string) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`location.hash = `+quote(hash), nil))
 }
 
-// press presses the button, or follows the link, that has a text.
+// press presses the button, or follows the link, that has a text: in the dialog that
+// is open, else in the page, else in the menu.
 func (b *tab) press(name string) {
 	b.t.Helper()
-	b.until(fmt.Sprintf(`[...document.querySelectorAll('dialog[open] button, button, a')].some(e => e.innerText.trim() === %s && !e.disabled)`, quote(name)))
-	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const root = document.querySelector('dialog[open]') ?? document; [...root.querySelectorAll('button, a')].find(e => e.innerText.trim() === %s && !e.disabled).click() })()`, quote(name)), nil))
+	find := fmt.Sprintf(`[document.querySelector("dialog[open]") ?? document.querySelector("main"), document].flatMap(r => [...r.querySelectorAll("button, a")]).find(e => e.innerText.trim() === %s && !e.disabled)`, quote(name))
+	b.until(find + ` !== undefined`)
+	b.do(chromedp.Evaluate(find+`.click()`, nil))
+}
+
+// fill writes a value into a field, in place of what is there.
+func (b *tab) fill(selector, value string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf(`document.querySelector(%s) !== null`, quote(selector)))
+	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const e = document.querySelector(%s); e.focus(); e.value = %s; e.dispatchEvent(new Event("input", {bubbles: true})) })()`, quote(selector), quote(value)), nil))
 }
 
 // picture writes a screenshot for people to look at.
@@ -266,5 +275,34 @@ func (b *tab) picture(name string) {
 	}
 	if err := os.WriteFile(filepath.Join(folder, name+".png"), png, 0o644); err != nil {
 		b.t.Fatal(err)
+	}
+}
+
+// wait evaluates an expression and waits for what it promises.
+func (b *tab) wait(expression string, out any) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(expression, out, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+}
+
+// choose selects an option of a list by the list's label.
+func (b *tab) choose(label, option string) {
+	b.t.Helper()
+	find := fmt.Sprintf(`[...document.querySelectorAll("label")].find(l => l.innerText.includes(%s) || l.textContent.includes(%s))?.querySelector("select")`, quote(label), quote(label))
+	b.until(fmt.Sprintf(`[...(%s?.options ?? [])].some(o => o.value === %s)`, find, quote(option)))
+	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const s = %s; s.value = %s; s.dispatchEvent(new Event("change", {bubbles: true})) })()`, find, quote(option)), nil))
+}
+
+// axe checks what the page shows for accessibility, WCAG 2.2 AA.
+func (b *tab) axe(name string) {
+	b.t.Helper()
+	source, err := os.ReadFile("../../console/node_modules/axe-core/axe.min.js")
+	if err != nil {
+		b.t.Fatalf("%v: run `make test-console`, which installs it", err)
+	}
+	var found []string
+	b.do(chromedp.Evaluate(`void(window.axe || (function(){`+string(source)+`}).call(window))`, nil))
+	b.wait(`axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], resultTypes: ["violations"]}).then(r => r.violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.html.slice(0, 160) + " " + n.failureSummary)))`, &found)
+	for _, f := range found {
+		b.t.Errorf("%s: axe: %s", name, f)
 	}
 }

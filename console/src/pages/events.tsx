@@ -33,7 +33,7 @@ export function EventsPage({ of }: { of: string }): JSX.Element {
         {list.length === 0 ? (
           <Empty>{live.events.length === 0 ? "Nothing has happened yet." : "No event matches."}</Empty>
         ) : (
-          <div class="scroll">
+          <div class="scroll" tabIndex={0}>
             <table class="long">
               <thead>
                 <tr>

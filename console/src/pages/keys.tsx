@@ -34,7 +34,7 @@ export function KeysPage({ owner }: { owner: boolean }): JSX.Element {
         {list.length === 0 ? (
           <Empty>{value === undefined && !error ? "Loading…" : "There is no key."}</Empty>
         ) : (
-          <div class="scroll">
+          <div class="scroll" tabIndex={0}>
             <table>
               <thead>
                 <tr>

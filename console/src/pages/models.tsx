@@ -29,7 +29,7 @@ function Used(): JSX.Element {
   if (list.length === 0) return <Card><Empty>No service has a model that is fetched.</Empty></Card>;
   return (
     <Card flush>
-      <div class="scroll">
+      <div class="scroll" tabIndex={0}>
         <table>
           <thead>
             <tr>
@@ -82,7 +82,7 @@ function Objects({ kinds, none }: { kinds: string[]; none: string }): JSX.Elemen
   if (!value || value.length === 0) return <Card><Empty>{value ? none : "Loading…"}</Empty></Card>;
   return (
     <Card flush>
-      <div class="scroll">
+      <div class="scroll" tabIndex={0}>
         <table>
           <thead>
             <tr>

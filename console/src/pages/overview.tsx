@@ -104,7 +104,7 @@ function Figures(): JSX.Element {
 function Services({ list }: { list: Service[] }): JSX.Element {
   useLive("traffic");
   return (
-    <div class="scroll">
+    <div class="scroll" tabIndex={0}>
       <table class="long">
         <thead>
           <tr>

@@ -50,7 +50,7 @@ export function RequestsPage({ of }: { of: string }): JSX.Element {
         {list.length === 0 ? (
           <Empty>{live.requests.length === 0 ? "No request has ended yet." : "No request matches."}</Empty>
         ) : (
-          <div class="scroll">
+          <div class="scroll" tabIndex={0}>
             <table class="long">
               <thead>
                 <tr>

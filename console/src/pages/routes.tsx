@@ -94,7 +94,7 @@ function Details({ object: o }: { object: RoutingObject }): JSX.Element {
           {o.endpoints.length === 0 ? (
             <Empty>It has none.</Empty>
           ) : (
-            <div class="scroll">
+            <div class="scroll" tabIndex={0}>
               <table>
                 <thead>
                   <tr>

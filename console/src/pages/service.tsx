@@ -61,11 +61,11 @@ type Asking = "scale" | "delete" | "stop" | null;
 function Actions({ service: s, owner }: { service: Service; owner: boolean }): JSX.Element {
   const [asking, ask] = useState<Asking>(null);
   const path = servicePath(keyOf(s));
-  const act = async (what: string, body: object) => {
+  const act = async (what: string, body: { do: string }) => {
     const done = await change<Change>("POST", `${path}/actions`, body);
-    toast(done.action === "unchanged" ? `${s.name}: nothing had to change.` : `${s.name}: ${what}.`);
+    toast(done.action === "unchanged" && body.do !== "reselect" ? `${s.name}: nothing had to change.` : `${s.name}: ${what}.`);
   };
-  const at = (what: string, body: object) => () => void act(what, body).catch((e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad"));
+  const at = (what: string, body: { do: string }) => () => void act(what, body).catch((e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad"));
   const stopped = stateOf(s).word === "Stopped";
   if (!owner) return <span class="end small muted">Read only</span>;
   return (
@@ -117,7 +117,7 @@ function Actions({ service: s, owner }: { service: Service; owner: boolean }): J
   );
 }
 
-function Scale({ service: s, close, act }: { service: Service; close: () => void; act: (what: string, body: object) => Promise<void> }): JSX.Element {
+function Scale({ service: s, close, act }: { service: Service; close: () => void; act: (what: string, body: { do: string; min: number; max: number; component?: string }) => Promise<void> }): JSX.Element {
   const roles = Object.keys(s.limits ?? {});
   const [role, choose] = useState(roles[0] ?? "");
   const limits = s.limits?.[role];
@@ -212,7 +212,7 @@ function Replicas({ service: s }: { service: Service }): JSX.Element {
       {list.length === 0 ? (
         <Empty>None runs now.</Empty>
       ) : (
-        <div class="scroll">
+        <div class="scroll" tabIndex={0}>
           <table>
             <thead>
               <tr>
@@ -358,7 +358,7 @@ function decisions(past: ScaleHistory[]): (Mark & { why: string })[] {
 function Conditions({ service: s }: { service: Service }): JSX.Element {
   return (
     <Card flush>
-      <div class="scroll">
+      <div class="scroll" tabIndex={0}>
         <table>
           <thead>
             <tr>
@@ -412,7 +412,7 @@ function Usage({ of }: { of: string }): JSX.Element {
       {rows.length === 0 ? (
         <Empty>{value ? "It used nothing yet." : "Loading…"}</Empty>
       ) : (
-        <div class="scroll">
+        <div class="scroll" tabIndex={0}>
           <table>
             <thead>
               <tr>

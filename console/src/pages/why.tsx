@@ -62,7 +62,7 @@ function Runtime({ of }: { of: string }): JSX.Element {
           )
         }
       >
-        <div class="scroll">
+        <div class="scroll" tabIndex={0}>
           <table>
             <thead>
               <tr>

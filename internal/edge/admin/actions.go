@@ -1,12 +1,14 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -71,7 +73,10 @@ func (a Action) edit(now time.Time) (e dialect.Edit, err error) {
 		if a.Min == nil && a.Max == nil {
 			return e, errors.New("scale: min or max is needed")
 		}
-		e.Component, e.Min, e.Max = a.Component, a.Min, a.Max
+		if a.Min != nil && *a.Min < 0 || a.Max != nil && *a.Max < 1 || a.Min != nil && a.Max != nil && *a.Min > *a.Max {
+			return e, errors.New("scale: min is from 0 to max, and max from 1 on: stop switches a service off")
+		}
+		e.Component, e.Min, e.Max = cmp.Or(a.Component, service.RoleEngine), a.Min, a.Max
 	default:
 		return e, fmt.Errorf("do: %q is none of start, stop, restart, scale, reselect", a.Do)
 	}
