@@ -15,14 +15,14 @@ function hour(seconds: number): string {
   return `${String(d.getHours()).padStart(2, "0")}:${String(d.getMinutes()).padStart(2, "0")}`;
 }
 
-function options(width: number, lines: Line[], marks: Mark[], unit: (n: number) => string): uPlot.Options {
+function options(width: number, from: number, lines: Line[], marks: Mark[], unit: (n: number) => string): uPlot.Options {
   const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line"), width: 1 }, font: "12px system-ui, sans-serif" };
   const to = Date.now() / 1000;
   return {
     width,
     height: 176,
     cursor: { drag: { x: false, y: false } },
-    scales: { x: { time: true, range: () => [to - 3600, to] }, y: { range: (_, __, max) => [0, Math.max(1, (max ?? 1) * 1.1)] } },
+    scales: { x: { time: true, range: () => [Math.max(to - 3600, Math.min(from, to - 600)), to] }, y: { range: (_, __, max) => [0, Math.max(1, (max ?? 1) * 1.1)] } },
     axes: [{ ...axis, space: 64, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(unit) }],
     series: [
       { label: "Time", value: (_: uPlot, v: number | null) => (v === null ? "–" : hour(v)) },
@@ -68,7 +68,7 @@ export function Chart({ times, lines, marks = [], unit, label }: { times: number
     let plot: uPlot | null = null;
     const draw = () => {
       plot?.destroy();
-      plot = new uPlot(options(at.clientWidth, lines, marks, unit), [times, ...lines.map((l) => l.values)], at);
+      plot = new uPlot(options(at.clientWidth, times[0] ?? Infinity, lines, marks, unit), [times, ...lines.map((l) => l.values)], at);
     };
     draw();
     const resized = new ResizeObserver(() => plot && plot.width !== at.clientWidth && plot.setSize({ width: at.clientWidth, height: 176 }));

@@ -37,6 +37,7 @@ function mount(at: HTMLElement, state: EditorState): EditorView {
   return new EditorView({ state, parent: root, root });
 }
 
+/** Editor begins with a text; whoever wants another one there makes another editor. */
 export function Editor({ text, problems, label, changed }: { text: string; problems: Problem[]; label: string; changed: (text: string) => void }): JSX.Element {
   const at = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView | null>(null);
@@ -65,10 +66,6 @@ export function Editor({ text, problems, label, changed }: { text: string; probl
     view.current = v;
     return () => v.destroy();
   }, []);
-  useEffect(() => {
-    const v = view.current;
-    if (v && v.state.doc.toString() !== text) v.dispatch({ changes: { from: 0, to: v.state.doc.length, insert: text } });
-  }, [text]);
   useEffect(() => {
     const v = view.current;
     if (!v) return;

@@ -120,6 +120,7 @@ function Frame({ session, leave }: { session: Session; leave: () => void }): JSX
           <button class="plain" type="button" onClick={leave}>
             Sign out
           </button>
+          <a href="/licenses.txt">Licences</a>
         </div>
       </div>
       <div class="grow">

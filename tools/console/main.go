@@ -76,8 +76,12 @@ func run(args []string) error {
 	if len(done.Errors) > 0 {
 		return fmt.Errorf("%d errors", len(done.Errors))
 	}
-	for _, name := range []string{"index.html", "icon.svg"} {
-		data, err := os.ReadFile(filepath.Join(from, "src", name))
+	for from, name := range map[string]string{
+		filepath.Join(from, "src", "index.html"):  "index.html",
+		filepath.Join(from, "src", "icon.svg"):    "icon.svg",
+		filepath.Join(from, "vendor", "LICENSES"): "licenses.txt",
+	} {
+		data, err := os.ReadFile(from)
 		if err != nil {
 			return err
 		}

@@ -34,6 +34,8 @@ export function ApplyPage({ owner }: { owner: boolean }): JSX.Element {
   useLive("services");
   const [parts, load] = useState<Parts | null>(null);
   const [text, set] = useState(example);
+  const [opened, reopen] = useState(0);
+  const [applied, again] = useState(0);
   const [answer, setAnswer] = useState<Answer | null>(null);
   const [error, fail] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
@@ -54,15 +56,14 @@ export function ApplyPage({ owner }: { owner: boolean }): JSX.Element {
       );
     }, 300);
     return () => window.clearTimeout(due.current);
-  }, [text]);
+  }, [text, applied]);
   const apply = () => {
     setBusy(true);
     ask(false)
       .then(
         (a) => {
           toast(a.changes.map((c) => `${c.name} ${c.action}`).join(", ") + ".");
-          set(text + (text.endsWith("\n") ? "" : "\n"));
-          setAnswer({ ...a, changes: a.changes.map((c) => ({ ...c, action: "unchanged" })) });
+          again((n) => n + 1);
         },
         (e: unknown) => fail(e),
       )
@@ -70,7 +71,7 @@ export function ApplyPage({ owner }: { owner: boolean }): JSX.Element {
   };
   const open = (key: string) => {
     if (!key) return;
-    get<Service>(`/api/v1/services/${key}`).then((s) => set(s.written ?? ""), fail);
+    get<Service>(`/api/v1/services/${key}`).then((s) => (set(s.written ?? ""), reopen((n) => n + 1)), fail);
   };
   if (!owner)
     return (
@@ -101,7 +102,7 @@ export function ApplyPage({ owner }: { owner: boolean }): JSX.Element {
         </div>
       </div>
       <Card title="Manifest" end={<Verdict error={error} answer={answer} />}>
-        {parts ? <parts.Editor label="Manifest" text={text} problems={[...problems, ...warnings]} changed={set} /> : <p class="muted">Loading the editor…</p>}
+        {parts ? <parts.Editor key={opened} label="Manifest" text={text} problems={[...problems, ...warnings]} changed={set} /> : <p class="muted">Loading the editor…</p>}
       </Card>
       {problems.length > 0 ? <Problems of={problems} /> : <Failure of={error} />}
       {warnings.length > 0 && <Problems of={warnings} />}

@@ -95,6 +95,7 @@ func (l *Live) Observe(st fleet.ServiceState) {
 	l.mu.Lock()
 	l.mu.services[k] = c
 	l.mu.Unlock()
+	l.cfg.Pace.Note(k, c.Load) // its requests count from now on
 	out := ServiceOf(st, false)
 	out.InFlight, out.LastDone = nil, time.Time{} // these are traffic
 	for i := range out.Status.Components {        // these change with the time alone
