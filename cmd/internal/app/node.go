@@ -172,7 +172,7 @@ func (n *node) machine() admin.Machine {
 	out.MemoryAvailable, out.MemoryTotal = n.platform.Memory()
 	var disk syscall.Statfs_t
 	if syscall.Statfs(n.cfg.dir.Path(), &disk) == nil { // else the folder is gone: there is no room
-		out.DiskFree, out.DiskTotal = int64(disk.Bavail)*int64(disk.Bsize), int64(disk.Blocks)*int64(disk.Bsize)
+		out.DiskFree, out.DiskTotal = int64(disk.Bavail*uint64(disk.Bsize)), int64(disk.Blocks*uint64(disk.Bsize))
 	}
 	return out
 }

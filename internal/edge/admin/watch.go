@@ -2,6 +2,8 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -41,23 +43,9 @@ func readPlace(s string) (p place, err error) {
 // forget what it knew, and "told" when it has been told everything. The ids of a
 // stream are for Last-Event-ID, or ?after=, of the next.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
-	kinds := watched
-	if named := r.URL.Query().Get("kinds"); named != "" {
-		kinds = strings.Split(named, ",")
-		for _, k := range kinds {
-			if !slices.Contains(watched, k) {
-				fail(w, http.StatusBadRequest, "kinds: %q is none of %s", k, strings.Join(watched, ", "))
-				return
-			}
-		}
-	}
-	after := r.Header.Get("Last-Event-ID")
-	if after == "" {
-		after = r.URL.Query().Get("after")
-	}
-	at, err := readPlace(after)
+	v, err := s.watcher(r)
 	if err != nil {
-		fail(w, http.StatusBadRequest, "after: %s", err)
+		fail(w, http.StatusBadRequest, "%s", err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -65,39 +53,33 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	v := watcher{s: s, kinds: kinds, at: at}
 	for first := true; ; first = false {
 		text := v.news(first)
 		if len(text) == 0 {
 			text = []byte(": nothing new\n\n")
 		}
-		if _, err := w.Write(text); err != nil || rc.Flush() != nil {
-			return
-		}
-		pause.Reset(watchInterval)
-		select {
-		case <-pause.C:
-		case <-r.Context().Done():
-			return
-		}
-		var events, requests <-chan struct{}
-		if v.has("event") {
-			events = s.cfg.Events.Changed(v.at.event)
-		}
-		if v.has("request") {
-			requests = s.cfg.Requests.Changed(v.at.request)
-		}
-		select {
-		case <-s.cfg.Live.board.Changed(v.at.version):
-		case <-events:
-		case <-requests:
-		case <-beat.C:
-		case <-r.Context().Done():
+		if _, err := w.Write(text); err != nil || rc.Flush() != nil || !v.wait(r.Context(), beat.C) {
 			return
 		}
 	}
+}
+
+// watcher reads what a request asks to watch.
+func (s *Server) watcher(r *http.Request) (*watcher, error) {
+	v := &watcher{s: s, kinds: watched}
+	if named := r.URL.Query().Get("kinds"); named != "" {
+		v.kinds = strings.Split(named, ",")
+	}
+	for _, k := range v.kinds {
+		if !slices.Contains(watched, k) {
+			return nil, fmt.Errorf("kinds: %q is none of %s", k, strings.Join(watched, ", "))
+		}
+	}
+	var err error
+	if v.at, err = readPlace(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))); err != nil {
+		return nil, fmt.Errorf("after: %w", err)
+	}
+	return v, nil
 }
 
 // watcher is one who watches.
@@ -108,6 +90,34 @@ type watcher struct {
 }
 
 func (v *watcher) has(kind string) bool { return slices.Contains(v.kinds, kind) }
+
+// wait returns when there may be news, watchInterval from now at the earliest, or at a
+// beat; false when ctx has ended.
+func (v *watcher) wait(ctx context.Context, beat <-chan time.Time) bool {
+	pause := time.NewTimer(watchInterval)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+		return false
+	}
+	var events, requests <-chan struct{}
+	if v.has("event") {
+		events = v.s.cfg.Events.Changed(v.at.event)
+	}
+	if v.has("request") {
+		requests = v.s.cfg.Requests.Changed(v.at.request)
+	}
+	select {
+	case <-v.s.cfg.Live.board.Changed(v.at.version):
+	case <-events:
+	case <-requests:
+	case <-beat:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
 
 // news is what there is after the watcher's place, which is then beyond it.
 func (v *watcher) news(first bool) []byte {
