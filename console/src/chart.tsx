@@ -23,7 +23,7 @@ function options(width: number, from: number, lines: Line[], marks: Mark[], unit
     height: 176,
     cursor: { drag: { x: false, y: false } },
     scales: { x: { time: true, range: () => [Math.max(to - 3600, Math.min(from, to - 600)), to] }, y: { range: (_, __, max) => [0, Math.max(1, (max ?? 1) * 1.1)] } },
-    axes: [{ ...axis, space: 64, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(unit) }],
+    axes: [{ ...axis, space: 64, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 66, values: (_, ticks) => ticks.map(unit) }],
     series: [
       { label: "Time", value: (_: uPlot, v: number | null) => (v === null ? "–" : hour(v)) },
       ...lines.map((l) => ({

@@ -66,9 +66,11 @@ class Live {
       let first = list[0];
       for (const s of list) if (now - s.at >= rateWindow) first = s;
       if (!first || !last || first === last) continue;
-      out.requests += Math.max(0, last.total.requests - first.total.requests) / (rateWindow / 1000);
-      out.failed += Math.max(0, last.total.failed - first.total.failed) / (rateWindow / 1000);
-      out.tokens += Math.max(0, last.total.tokens - first.total.tokens) / (rateWindow / 1000);
+      // A page that was opened a moment ago knows less than the window.
+      const seconds = Math.max(1000, Math.min(rateWindow, now - first.at)) / 1000;
+      out.requests += Math.max(0, last.total.requests - first.total.requests) / seconds;
+      out.failed += Math.max(0, last.total.failed - first.total.failed) / seconds;
+      out.tokens += Math.max(0, last.total.tokens - first.total.tokens) / seconds;
     }
     return out;
   }

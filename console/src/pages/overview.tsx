@@ -151,7 +151,7 @@ class Row extends Component<RowProps> {
         <td>
           <State tone={state.tone}>{state.word}</State>
         </td>
-        <td class="hide-small wrap">{s.status.runtime?.name ?? "–"}</td>
+        <td class="hide-small nowrap">{s.status.runtime?.name ?? "–"}</td>
         <td class="num">
           {ready}
           {wanted !== ready && <span class="muted"> of {wanted}</span>}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,7 +99,8 @@ func (l *Live) Observe(st fleet.ServiceState) {
 	l.cfg.Pace.Note(k, c.Load) // its requests count from now on
 	out := ServiceOf(st, false)
 	out.InFlight, out.LastDone = nil, time.Time{} // these are traffic
-	for i := range out.Status.Components {        // these change with the time alone
+	out.Status.Components = slices.Clone(out.Status.Components)
+	for i := range out.Status.Components { // these change with the time alone
 		x := &out.Status.Components[i]
 		x.ReplicaSeconds, x.IdleSeconds = 0, 0
 	}

@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -46,8 +47,9 @@ type Console struct {
 
 // file is one of the page's.
 type file struct {
-	kind, tag  string
-	data, gzip []byte
+	kind, tag string
+	data      []byte
+	gzip      func() []byte // made at the first call
 }
 
 // New makes a console. role tells tokens that are kept.
@@ -61,19 +63,19 @@ func New(s *Sessions, role func(token string) (Role, bool)) (*Console, error) {
 		if err != nil {
 			return err
 		}
-		var small bytes.Buffer
-		z, _ := gzip.NewWriterLevel(&small, gzip.BestCompression) // a level that there is
-		if _, err := z.Write(data); err != nil {
-			return err
-		}
-		if err := z.Close(); err != nil {
-			return err
-		}
 		sum := sha256.Sum256(data)
-		c.files["/"+strings.TrimPrefix(name, "assets/")] = file{kind: mime.TypeByExtension(path.Ext(name)), tag: `"` + hex.EncodeToString(sum[:12]) + `"`, data: data, gzip: small.Bytes()}
+		c.files["/"+strings.TrimPrefix(name, "assets/")] = file{kind: mime.TypeByExtension(path.Ext(name)), tag: `"` + hex.EncodeToString(sum[:12]) + `"`, data: data, gzip: sync.OnceValue(func() []byte { return compressed(data) })}
 		return nil
 	})
 	return c, err
+}
+
+func compressed(data []byte) []byte {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, _ = z.Write(data) // a buffer takes everything
+	_ = z.Close()
+	return out.Bytes()
 }
 
 // Handle adds the paths of the page.
@@ -125,7 +127,7 @@ func (c *Console) send(w http.ResponseWriter, r *http.Request, name string) {
 	body := f.data
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
 		h.Set("Content-Encoding", "gzip")
-		body = f.gzip
+		body = f.gzip()
 	}
 	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(body))
 }
