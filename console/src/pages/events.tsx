@@ -34,7 +34,7 @@ export function EventsPage({ of }: { of: string }): JSX.Element {
           <Empty>{live.events.length === 0 ? "Nothing has happened yet." : "No event matches."}</Empty>
         ) : (
           <div class="scroll" tabIndex={0}>
-            <table class="long">
+            <table class="long stacked">
               <thead>
                 <tr>
                   <th>Time</th>
