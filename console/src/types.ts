@@ -63,6 +63,7 @@ export type Request = {
   id: string;
   trace?: string;
   key?: string;
+  keyName?: string;
   client?: string;
   method: string;
   path: string;

@@ -16,7 +16,7 @@ export function RequestsPage({ of }: { of: string }): JSX.Element {
   const [held, hold] = useState<Request[] | null>(null);
   const [open, show] = useState<number | null>(null);
   const matches = (r: Request) =>
-    (!query || `${r.model ?? ""} ${r.service ?? ""} ${r.path} ${r.replica ?? ""} ${r.id} ${r.key ?? ""}`.toLowerCase().includes(query.toLowerCase())) &&
+    (!query || `${r.model ?? ""} ${r.service ?? ""} ${r.path} ${r.replica ?? ""} ${r.id} ${r.key ?? ""} ${r.keyName ?? ""}`.toLowerCase().includes(query.toLowerCase())) &&
     (!failed || hasFailed(r)) &&
     (!slow || (r.firstByteMs ?? r.durationMs) >= Number(slow));
   const list = (held ?? live.requests).filter(matches).slice(-shown).reverse();
@@ -126,7 +126,7 @@ function Row({ request: r, open, toggle }: { request: Request; open: boolean; to
                   ...(r.cut ? ([["Cut off", r.cut]] as [string, string][]) : []),
                   ["Tokens", `${count(r.promptTokens ?? 0)} read, ${count(r.cachedTokens ?? 0)} of them cached, ${count(r.completionTokens ?? 0)} written`],
                   ["Bodies", `${bytes(r.bytesIn)} in, ${bytes(r.bytesOut)} out`],
-                  ["Key", r.key ?? "none"],
+                  ["Key", r.key ? `${r.keyName ?? ""} (${r.key})` : "none"],
                   ["Client", r.client ?? "–"],
                   ["Trace", r.trace ?? "–"],
                 ]}

@@ -66,7 +66,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 
 // watcher reads what a request asks to watch.
 func (s *Server) watcher(r *http.Request) (*watcher, error) {
-	v := &watcher{s: s, kinds: watched}
+	v := &watcher{s: s, kinds: watched, keyName: s.keyNames()}
 	if named := r.URL.Query().Get("kinds"); named != "" {
 		v.kinds = strings.Split(named, ",")
 	}
@@ -87,6 +87,8 @@ type watcher struct {
 	s     *Server
 	kinds []string
 	at    place
+	// keyName is the name of an API key by its id.
+	keyName func(id string) string
 }
 
 func (v *watcher) has(kind string) bool { return slices.Contains(v.kinds, kind) }
@@ -141,7 +143,11 @@ func (v *watcher) news(first bool) []byte {
 		v.at.event = recent(&b, v.s.cfg.Events.Ring, v.at.event, "event", func(n uint64, e history.Event) any { return NumberedEvent{n, e} })
 	}
 	if v.has("request") {
-		v.at.request = recent(&b, v.s.cfg.Requests.Ring, v.at.request, "request", func(n uint64, q journal.Request) any { return requestOf(n, q) })
+		v.at.request = recent(&b, v.s.cfg.Requests.Ring, v.at.request, "request", func(n uint64, q journal.Request) any {
+			out := requestOf(n, q)
+			out.KeyName = v.keyName(q.Key)
+			return out
+		})
 	}
 	if first || b.Len() > 0 {
 		// The place is told last: who is cut off before reads all of it again.
