@@ -77,6 +77,38 @@ test-peers: $(PEERS)/.installed $(MLSERVER)/.installed $(HUB)/.installed $(HUB_O
 	  go test -count=1 -timeout 20m ./cmd/roundhouse ./cmd/internal/skeleton ./internal/edge/engine/worker/... ./internal/edge/engine/onnx/... ./test/e2e
 	ROUNDHOUSE_MLSERVER_PYTHON=$(abspath $(MLSERVER))/bin/python $(PEERS)/bin/python -m pytest -q -rs python/tests
 
+# What checks the console's sources, and drives a browser through it.
+CONSOLE_NODE := console/node_modules/.installed
+$(CONSOLE_NODE): console/package.json console/package-lock.json
+	npm ci --prefix console --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+.PHONY: check-console
+check-console: $(CONSOLE_NODE) ## check the console's sources: types and lint; needs npm
+	npm run --silent --prefix console check
+
+# Where the browser tests put what they saw.
+SCREENSHOTS ?= .cache/screenshots
+CHROMIUM = $$(command -v chromium || command -v chromium-browser || command -v google-chrome)
+.PHONY: chromium
+chromium:
+	@test -n "$(CHROMIUM)" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get install -y -q chromium >/dev/null; } || \
+	  { echo "install Chromium: apt-get install chromium"; exit 1; }
+
+.PHONY: test-console
+test-console: build $(CONSOLE_NODE) chromium ## drive the console in a real browser, with a real up; needs Chromium and npm
+	cd test/console && ROUNDHOUSE_BINARY=$(abspath bin/roundhouse) ROUNDHOUSE_CHROMIUM=$(CHROMIUM) ROUNDHOUSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) \
+	  go test -count=1 -timeout 15m ./...
+
+.PHONY: console-pictures
+console-pictures: build $(CONSOLE_NODE) chromium ## take the console's pictures in docs/images, in ten minutes
+	cd test/console && ROUNDHOUSE_PICTURES=1 ROUNDHOUSE_BINARY=$(abspath bin/roundhouse) ROUNDHOUSE_CHROMIUM=$(CHROMIUM) ROUNDHOUSE_SCREENSHOTS=$(abspath docs/images) \
+	  go test -count=1 -timeout 20m -run TestPictures ./...
+
+.PHONY: vendor-console
+vendor-console: $(CONSOLE_NODE) ## make console/vendor anew from the versions in console/package.json
+	cd tools/console && go run . vendor ../../console
+
 .PHONY: test-engines
 test-engines: $(ENGINES)/.installed $(MLSERVER)/.installed ## serve models with the real llama-server, Triton, KServe's Python server and MLServer
 	ROUNDHOUSE_ENGINES=$(abspath $(ENGINES)) ROUNDHOUSE_ENGINES_MLSERVER=$(abspath $(MLSERVER)) \

@@ -34,7 +34,7 @@ func load(t *testing.T) (map[string]*pkg, *token.FileSet) {
 			return err
 		}
 		name := e.Name()
-		if e.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin" || name == "tools") {
+		if e.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin" || name == "tools" || name == "node_modules") {
 			return filepath.SkipDir
 		}
 		if !strings.HasSuffix(name, ".go") {

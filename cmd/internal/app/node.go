@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +26,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/admin/console"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
@@ -45,6 +47,7 @@ type node struct {
 	server    *front.Server
 	inner     *gateway.Gateway // for routers: it forwards to the other roles of their services
 	admin     *admin.Server
+	live      *admin.Live
 	store     *artifact.Store
 	queries   *promquery.Reader
 	scaler    *front.Scaler // nil for none
@@ -94,6 +97,10 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	demands.fleet, n.measures = n.fleet, front.NewServiceMetrics(n.fleet)
+	n.live, err = admin.NewLive(admin.LiveConfig{Get: n.fleet.Get, Demand: n.traffic.Dispatcher.Demand, Pace: cfg.access.Requests.Pace, Machine: n.machine})
+	if err != nil {
+		return nil, err
+	}
 	n.traffic.Attach(n.fleet)
 	if n.scaler, err = cfg.scaler.Open(n.fleet, cfg.log); err != nil {
 		return nil, err
@@ -126,10 +133,18 @@ func (n *node) servers() error {
 	if err != nil {
 		return err
 	}
+	viewer, err := n.cfg.dir.ViewerToken()
+	if err != nil {
+		return err
+	}
 	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: n.cfg.version, Gateway: n.base(), Keys: n.cfg.access.Keys,
 		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
 		Requests:       n.cfg.access.Requests,
 		Events:         n.cfg.events,
+		Live:           n.live,
+		Infer:          n.server.Gateway.Handler(),
+		ViewerToken:    viewer,
+		Port:           n.cfg.admin.Port,
 		Endpoints:      n.traffic.Dispatcher.Endpoints,
 		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
 	return err
@@ -138,6 +153,7 @@ func (n *node) servers() error {
 // report has the journal tell what happened to a service.
 func (n *node) report(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
 	is := history.See(st.Object.Created().String(), st.Generation, st.Status, st.Replicas)
+	n.live.Observe(st)
 	if was, known := n.cfg.events.Observe(st.Object.Key, is, st.Scaling); known {
 		n.measures.Count(st.Object.Key, was, is)
 	}
@@ -148,6 +164,18 @@ func (n *node) report(_ context.Context, st fleet.ServiceState) (time.Duration, 
 func (n *node) forgot(k service.Key) {
 	n.cfg.events.Forget(k)
 	n.measures.Forget(k)
+	n.live.Forget(k)
+}
+
+// machine measures what the replicas share.
+func (n *node) machine() admin.Machine {
+	out := admin.Machine{GPUs: n.platform.Machine().GPUs}
+	out.MemoryAvailable, out.MemoryTotal = n.platform.Memory()
+	var disk syscall.Statfs_t
+	if syscall.Statfs(n.cfg.dir.Path(), &disk) == nil { // else the folder is gone: there is no room
+		out.DiskFree, out.DiskTotal = int64(disk.Bavail*uint64(disk.Bsize)), int64(disk.Blocks*uint64(disk.Bsize))
+	}
+	return out
 }
 
 // forward sends the requests at the address of a role to its replicas.
@@ -188,6 +216,7 @@ func (n *node) greet(ctx context.Context, w io.Writer) {
 		say("gRPC                   %s", front.Reachable(n.cfg.listeners.GRPC.Addr().(*net.TCPAddr)))
 	}
 	say("Admin API and metrics  http://%s", n.cfg.admin)
+	say("Console                http://%s%s", n.cfg.admin, n.admin.Link(console.Owner))
 	if n.cfg.hub.endpoint != "" {
 		say("Hugging Face Hub       %s", artifact.Redact(n.cfg.hub.endpoint))
 	}

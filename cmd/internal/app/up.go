@@ -186,6 +186,7 @@ func (n *node) run(ctx, hurry context.Context, adminListener net.Listener, start
 	var servers, fleet sync.WaitGroup
 	fleet.Go(func() { n.fleet.Run(fleetCtx, reconcilers) })
 	fleet.Go(func() { n.traffic.Run(fleetCtx) })
+	fleet.Go(func() { n.live.Run(fleetCtx) })
 	fleet.Go(func() { n.cfg.access.Keys.Follow(fleetCtx, n.log) })
 	serve := func(name string, f func() error) {
 		servers.Go(func() {

@@ -16,6 +16,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/admin/console"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -312,4 +313,15 @@ func (c *Client) CreateKey(ctx context.Context, req KeyRequest) (out NewKey, err
 // RevokeKey revokes an API key.
 func (c *Client) RevokeKey(ctx context.Context, id string) (out apikey.Key, err error) {
 	return out, c.call(ctx, http.MethodDelete, "/api/v1/keys/"+url.PathEscape(id), nil, &out)
+}
+
+// ConsoleLink returns a URL that signs in to the console, once.
+func (c *Client) ConsoleLink(ctx context.Context, readOnly bool) (string, error) {
+	role := console.Owner
+	if readOnly {
+		role = console.Viewer
+	}
+	var out ConsoleLink
+	err := c.call(ctx, http.MethodPost, "/api/v1/console?role="+string(role), nil, &out)
+	return strings.TrimSuffix(c.Base, "/") + out.Path, err
 }

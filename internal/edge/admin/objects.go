@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -78,6 +80,10 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	if r.URL.Query().Has("dry-run") {
+		s.preview(w, r, objects, warnings)
+		return
+	}
 	changes, err := s.cfg.Fleet.Apply(r.Context(), objects, fleet.ApplyOptions{Reselect: req.Reselect})
 	if err != nil {
 		failError(w, err)
@@ -86,6 +92,57 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	_, tolerated := fleet.Conflicts(objects)
 	warnings = slices.Concat(warnings, tolerated, s.cfg.Fleet.MissingLevels(objects))
 	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: warnings})
+}
+
+// preview answers what apply would do. Nothing is stored.
+func (s *Server) preview(w http.ResponseWriter, r *http.Request, objects []fleet.Object, warnings []string) {
+	if _, err := s.cfg.Fleet.Draft(r.Context(), objects); err != nil {
+		failError(w, err)
+		return
+	}
+	out := ApplyResponse{Changes: []Change{}, Warnings: warnings}
+	for _, o := range objects {
+		c := Change{Kind: o.ID().Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Action: "created", After: written(o)}
+		if was, ok := s.applied(r.Context(), o.ID()); ok {
+			c.Action, c.Before = "configured", written(was)
+			if c.Before == c.After {
+				c.Action = "unchanged"
+			}
+		}
+		out.Changes = append(out.Changes, c)
+	}
+	answer(w, out)
+}
+
+// applied returns an object as it was applied.
+func (s *Server) applied(ctx context.Context, id fleet.ID) (fleet.Object, bool) {
+	if id.Kind == "service" {
+		st, err := s.cfg.Fleet.Get(ctx, id.Key)
+		return st.Object, err == nil
+	}
+	for _, o := range s.cfg.Fleet.Objects(id.Kind) {
+		if o.ID() == id {
+			return o, true
+		}
+	}
+	for _, st := range s.cfg.Fleet.RoutingObjects() {
+		if st.Object.ID() == id {
+			return st.Object, true
+		}
+	}
+	return fleet.Object{}, false
+}
+
+// written is the manifest of an object without a status.
+func written(o fleet.Object) string {
+	if o.Routing == nil {
+		return render(o, nil)
+	}
+	text, err := dialect.RenderRouting(o.Object, routing.Status{})
+	if err != nil {
+		return "# " + err.Error() + "\n"
+	}
+	return string(text)
 }
 
 // maxPatchBytes bounds the body of one edit.
@@ -166,7 +223,7 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 			}
 			st = full
 		}
-		one := ServiceOf(st, r.URL.Query().Has("rendered"))
+		one := ServiceOf(st, owns(r) && r.URL.Query().Has("rendered"))
 		one.LastFailure = failures.of(st)
 		out = append(out, one)
 	}
@@ -179,8 +236,11 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	out := ServiceOf(st, true)
+	out := ServiceOf(st, owns(r))
 	out.LastFailure = s.lastFailures().of(st)
+	if owns(r) {
+		out.Written = written(st.Object)
+	}
 	answer(w, out)
 }
 
@@ -224,11 +284,13 @@ func render(o fleet.Object, st *service.Status) string {
 	return string(out)
 }
 
-func (s *Server) runtimes(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) runtimes(w http.ResponseWriter, r *http.Request) {
 	out := []Object{}
 	for _, o := range s.cfg.Fleet.Objects("runtime") {
 		wire := RuntimeOf(*o.Runtime)
-		wire.Rendered = render(o, nil)
+		if owns(r) {
+			wire.Rendered = render(o, nil)
+		}
 		out = append(out, wire)
 	}
 	for _, rt := range s.cfg.Fleet.Catalog() {
@@ -259,11 +321,13 @@ func RuntimeOf(rt service.Runtime) Object {
 }
 
 func (s *Server) models(kind string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		out := []Object{}
 		for _, o := range s.cfg.Fleet.Objects(kind) {
 			wire := ModelOf(*o.Model)
-			wire.Rendered = render(o, nil)
+			if owns(r) {
+				wire.Rendered = render(o, nil)
+			}
 			out = append(out, wire)
 		}
 		answer(w, out)

@@ -18,6 +18,9 @@ func (s *Server) routing(w http.ResponseWriter, r *http.Request) {
 	for _, st := range s.cfg.Fleet.RoutingObjects() {
 		if namespace == "" || st.Object.Key.Namespace == namespace {
 			o := RoutingOf(st)
+			if !owns(r) {
+				o.Rendered = ""
+			}
 			if p, ok := st.Object.Routing.(*routing.Pool); ok && s.cfg.Endpoints != nil {
 				o.Endpoints = s.cfg.Endpoints(routing.PoolRef(p.Key))
 			}

@@ -4,20 +4,17 @@ package admin
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
+	"strconv"
 	"time"
 
-	"roundhouse.dev/roundhouse/internal/core/apikey"
-	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/edge/admin/console"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/journal"
@@ -41,6 +38,14 @@ type Config struct {
 	// Requests and Events are what happened last; nil leaves their paths out.
 	Requests *journal.Requests
 	Events   *journal.Events
+	// Live is what there is now, for those who watch; nil leaves that out.
+	Live *Live
+	// Infer answers requests to models, from the console's playground; nil refuses them.
+	Infer http.Handler
+	// ViewerToken lets programs and people read only; "" is nobody's.
+	ViewerToken string
+	// Port is the one it listens on: two consoles on one host have a cookie each.
+	Port int
 	// Metrics serves GET /metrics; nil leaves the path out.
 	Metrics http.Handler
 	// Version and Gateway, the base URL of inference, are in the answer to GET /api/v1.
@@ -64,7 +69,9 @@ func (c Config) Validate() error {
 
 // Server answers the admin API.
 type Server struct {
-	cfg Config
+	cfg      Config
+	sessions *console.Sessions
+	console  *console.Console
 }
 
 // New makes a server.
@@ -72,8 +79,14 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg}, nil
+	s := &Server{cfg: cfg, sessions: console.NewSessions(cfg.Token, strconv.Itoa(cfg.Port), time.Now)}
+	var err error
+	s.console, err = console.New(s.sessions, s.role)
+	return s, err
 }
+
+// Link is the path of the console with what signs in there, once.
+func (s *Server) Link(role console.Role) string { return "/#sign-in=" + s.sessions.Link(role) }
 
 // Handler is the API, guarded.
 func (s *Server) Handler() http.Handler {
@@ -94,6 +107,15 @@ func (s *Server) Handler() http.Handler {
 	if s.cfg.Events != nil {
 		mux.HandleFunc("GET /api/v1/events", s.events)
 	}
+	if s.cfg.Live != nil && s.cfg.Events != nil && s.cfg.Requests != nil {
+		mux.HandleFunc("GET /api/v1/watch", s.watch)
+		mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/pace", s.pace)
+	}
+	if s.cfg.Infer != nil {
+		mux.HandleFunc("/api/v1/infer/", s.infer)
+	}
+	s.console.Handle(mux)
+	mux.HandleFunc("POST /api/v1/console", s.consoleLink)
 	mux.HandleFunc("GET /api/v1", s.about)
 	mux.HandleFunc("POST /api/v1/apply", s.apply)
 	mux.HandleFunc("POST /api/v1/explain", s.explainFiles)
@@ -102,6 +124,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("PATCH /api/v1/services/{namespace}/{name}", s.edit)
 	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/wake", s.wake)
 	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/undo", s.undo)
+	mux.HandleFunc("POST /api/v1/services/{namespace}/{name}/actions", s.act)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain", s.explain)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-wake", s.explainWake)
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-scale", s.explainScale)
@@ -124,7 +147,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "%s not found: the admin API is under /api/v1", r.URL.Path)
 	})
-	return guard(s.cfg.Host, s.cfg.Token, mux)
+	return s.guard(mux)
 }
 
 // Serve answers on l until ctx ends, then lets answers under way finish for
@@ -187,48 +210,4 @@ func failError(w http.ResponseWriter, err error) {
 	default:
 		fail(w, http.StatusUnprocessableEntity, "%s", err)
 	}
-}
-
-// guard admits the clients of the owner only. The API starts processes, so it is
-// guarded even on loopback: by a token against other users and programs, by the Host
-// check against a web page whose name resolves here (DNS rebinding), and by the
-// Origin check against a page that posts here.
-func guard(host, token string, next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(token))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !hostAllowed(host, r.Host) {
-			fail(w, http.StatusForbidden, "Host %q is not this server's: use the address it listens on", r.Host)
-			return
-		}
-		if o := r.Header.Get("Origin"); o != "" && !originAllowed(host, o) {
-			fail(w, http.StatusForbidden, "Origin %q may not use the admin API", o)
-			return
-		}
-		if open(r) {
-			next.ServeHTTP(w, r)
-			return
-		}
-		given := apikey.Bearer(r.Header.Get("Authorization"))
-		got := sha256.Sum256([]byte(given))
-		if given == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="roundhouse admin"`)
-			fail(w, http.StatusUnauthorized, "the admin API needs the token of the data directory: name that directory with --data-dir, or the token in its file admin-token with ROUNDHOUSE_TOKEN; programs send it as Authorization: Bearer TOKEN")
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// open reports whether a request needs no token: its answer is no secret.
-func open(r *http.Request) bool {
-	return r.Method == http.MethodGet && (r.URL.Path == "/healthz" || r.URL.Path == "/metrics")
-}
-
-func hostAllowed(host, hostport string) bool {
-	return network.LocalHost(hostport) || network.WithoutPort(hostport) == host
-}
-
-func originAllowed(host, origin string) bool {
-	u, err := url.Parse(origin)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && hostAllowed(host, u.Host)
 }

@@ -36,6 +36,9 @@ type Change struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Action    string `json:"action"` // created, configured, unchanged, deleted, woken
+	// Before and After are the manifest as it was and would be, of a dry run.
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
 }
 
 // ApplyResponse lists the changes, and warnings.
@@ -69,8 +72,20 @@ type Service struct {
 	// Events are the last of a cluster's about the manifest, oldest first.
 	Events []Event `json:"events,omitempty"`
 	// Rendered is the manifest as written, in YAML, with its status in the
-	// words of its own dialect.
+	// words of its own dialect; Written is it without the status, of one service.
 	Rendered string `json:"rendered,omitempty"`
+	Written  string `json:"written,omitempty"`
+}
+
+// Action is what somebody has done to a service.
+type Action struct {
+	// Do is "start", "stop", "restart", "scale" or "reselect".
+	Do string `json:"do"`
+	// Component, Min and Max are for scale: the component is the one that has the
+	// model if none is named, and a count that is not given stays.
+	Component service.Role `json:"component,omitempty"`
+	Min       *int         `json:"min,omitempty"`
+	Max       *int         `json:"max,omitempty"`
 }
 
 // Event is something that happened to a manifest in a cluster.

@@ -22,6 +22,7 @@ const (
 	versionFile = "VERSION"
 	lockFile    = "lock"
 	tokenFile   = "admin-token"
+	viewerFile  = "viewer-token"
 	modelsDir   = "models" // the owner's, see Models
 	hubDir      = "hub"    // the owner's too
 )

@@ -156,9 +156,14 @@ func (f KeyFile) Stamp() string {
 
 // Token returns the admin token, made at the first call and kept in a file
 // that only the owner reads.
-func (d *Dir) Token() (string, error) {
-	path := d.Path(tokenFile)
-	token, err := ReadToken(d.path)
+func (d *Dir) Token() (string, error) { return d.token(tokenFile) }
+
+// ViewerToken is Token of those who may only read.
+func (d *Dir) ViewerToken() (string, error) { return d.token(viewerFile) }
+
+func (d *Dir) token(name string) (string, error) {
+	path := d.Path(name)
+	token, err := readToken(path)
 	if err == nil {
 		return token, nil
 	}
@@ -175,13 +180,17 @@ func ReadToken(path string) (string, error) {
 	if path == "" {
 		return "", fmt.Errorf("admin token: no data directory is named: %w", fs.ErrNotExist)
 	}
-	raw, err := os.ReadFile(filepath.Join(path, tokenFile))
+	return readToken(filepath.Join(path, tokenFile))
+}
+
+func readToken(path string) (string, error) {
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("admin token: %w", err)
 	}
 	token := strings.TrimSpace(string(raw))
 	if token == "" {
-		return "", fmt.Errorf("admin token: %s is empty: remove it and start `roundhouse up` again", filepath.Join(path, tokenFile))
+		return "", fmt.Errorf("admin token: %s is empty: remove it and start `roundhouse up` again", path)
 	}
 	return token, nil
 }

@@ -41,20 +41,24 @@ type Request struct {
 func (r *Request) Failed() bool { return r.Status >= 400 || r.Cut != "" }
 
 // Rate is how many tokens a second the answer brought after its first byte; 0 where
-// that is not known.
+// that is not known, as of an answer that came all at once.
 func (r *Request) Rate() float64 {
 	took := r.Duration - r.FirstByte
-	if r.Usage == nil || r.FirstByte <= 0 || took <= 0 || r.Usage.CompletionTokens < 2 {
+	if r.Usage == nil || r.FirstByte <= 0 || took <= r.Duration/100 || r.Usage.CompletionTokens < 2 {
 		return 0
 	}
 	return float64(r.Usage.CompletionTokens-1) / took.Seconds()
 }
 
 // Requests keep the last requests, in memory.
-type Requests struct{ *Ring[Request] }
+type Requests struct {
+	*Ring[Request]
+	// Pace counts them by service.
+	Pace *Pace
+}
 
 // NewRequests makes an empty one.
-func NewRequests() *Requests { return &Requests{NewRing[Request](keptRequests)} }
+func NewRequests() *Requests { return &Requests{NewRing[Request](keptRequests), NewPace()} }
 
 // Add adds a request. Its words are copied and cut to 256 bytes, so that neither a
 // body nor a hostile header stays in memory.
@@ -62,5 +66,6 @@ func (r *Requests) Add(q Request) {
 	for _, word := range []*string{&q.ID, &q.Trace, &q.Client, &q.Path, &q.Model, &q.Retried, &q.Cut} {
 		*word = strings.Clone((*word)[:min(len(*word), maxWord)])
 	}
+	r.Pace.Count(&q)
 	r.add(q)
 }

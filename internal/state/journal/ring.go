@@ -75,6 +75,15 @@ func (r *Ring[T]) After(n uint64, limit int) Page[T] {
 	return p
 }
 
+// Newest returns the last items, at most limit of them, the oldest first.
+func (r *Ring[T]) Newest(limit int) Page[T] {
+	r.mu.Lock()
+	kept := min(r.mu.last-r.mu.before, uint64(len(r.mu.items)))
+	n := r.mu.last - min(kept, uint64(limit))
+	r.mu.Unlock()
+	return r.After(n, limit)
+}
+
 // Changed returns a channel that is closed when there are items after number n, at
 // once if there are.
 func (r *Ring[T]) Changed(n uint64) <-chan struct{} {

@@ -1,0 +1,175 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/journal"
+)
+
+// LiveConfig is what a Live watches. Get, Demand and Pace are required.
+type LiveConfig struct {
+	Get    func(context.Context, service.Key) (fleet.ServiceState, error)
+	Demand func(service.Key) autoscale.Demand
+	Pace   *journal.Pace
+	// Machine measures what replicas share; nil leaves it out.
+	Machine func() Machine
+	Now     func() time.Time
+}
+
+// Machine is what the replicas of one machine share, in bytes.
+type Machine struct {
+	MemoryAvailable int64   `json:"memoryAvailable"`
+	MemoryTotal     int64   `json:"memoryTotal"`
+	DiskFree        int64   `json:"diskFree"`
+	DiskTotal       int64   `json:"diskTotal"`
+	GPUs            []int64 `json:"gpus,omitempty"` // the memory of each
+}
+
+// Traffic is what is asked of a service now, and what it did since this process
+// started.
+type Traffic struct {
+	Queued  int `json:"queued"`
+	Running int `json:"running"`
+	journal.Totals
+}
+
+const (
+	// liveInterval is how often the traffic of services is looked at.
+	liveInterval = time.Second
+	// machineInterval is how often the machine is.
+	machineInterval = 5 * time.Second
+)
+
+// Live keeps services and their traffic as they are now, for those who watch. It
+// is safe for concurrent use.
+type Live struct {
+	cfg   LiveConfig
+	board *journal.Board
+	mu    struct {
+		sync.Mutex
+		services map[service.Key]counted
+	}
+}
+
+// counted is what is known of a service's replicas.
+type counted struct {
+	journal.Load
+	fetching bool
+}
+
+// NewLive makes one.
+func NewLive(cfg LiveConfig) (*Live, error) {
+	if cfg.Get == nil || cfg.Demand == nil || cfg.Pace == nil {
+		return nil, errors.New("admin: Get, Demand and Pace are required")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	// Versions go on from those of the process before, however often it changed.
+	l := &Live{cfg: cfg, board: journal.NewBoard(uint64(cfg.Now().UnixMicro()))}
+	l.mu.services = map[service.Key]counted{}
+	return l, nil
+}
+
+// Observe notes how a service is.
+func (l *Live) Observe(st fleet.ServiceState) {
+	k := st.Object.Key
+	c := counted{}
+	for _, r := range st.Replicas {
+		c.fetching = c.fetching || r.Phase == replica.Fetching
+	}
+	for _, x := range st.Status.Components {
+		c.Desired += x.Desired
+		c.Ready += x.Ready
+		c.Starting += max(0, x.Running-x.Ready)
+	}
+	l.mu.Lock()
+	l.mu.services[k] = c
+	l.mu.Unlock()
+	l.cfg.Pace.Note(k, c.Load) // its requests count from now on
+	out := ServiceOf(st, false)
+	out.InFlight, out.LastDone = nil, time.Time{} // these are traffic
+	out.Status.Components = slices.Clone(out.Status.Components)
+	for i := range out.Status.Components { // these change with the time alone
+		x := &out.Status.Components[i]
+		x.ReplicaSeconds, x.IdleSeconds = 0, 0
+	}
+	l.post("service/"+k.String(), out)
+}
+
+func (l *Live) post(key string, v any) {
+	data, err := json.Marshal(v)
+	if err == nil { // structs of ours, which always have a form in JSON
+		l.board.Set(key, data)
+	}
+}
+
+// Forget notes that a service was deleted.
+func (l *Live) Forget(k service.Key) {
+	l.mu.Lock()
+	delete(l.mu.services, k)
+	l.mu.Unlock()
+	l.cfg.Pace.Forget(k)
+	l.board.Delete("traffic/" + k.String())
+	l.board.Delete("service/" + k.String())
+}
+
+// Run measures until ctx ends.
+func (l *Live) Run(ctx context.Context) {
+	tick := time.NewTicker(liveInterval)
+	defer tick.Stop()
+	var machine, step time.Time
+	for {
+		now := l.cfg.Now()
+		if l.cfg.Machine != nil && now.Sub(machine) >= machineInterval {
+			machine = now
+			l.post("machine/", l.cfg.Machine())
+		}
+		l.look(ctx)
+		if now.Sub(step) >= journal.PaceStep {
+			step = now
+			l.cfg.Pace.Step(now)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look posts the traffic of each service, and how far its downloads are.
+func (l *Live) look(ctx context.Context) {
+	l.mu.Lock()
+	all := make(map[service.Key]counted, len(l.mu.services))
+	for k, c := range l.mu.services {
+		all[k] = c
+	}
+	l.mu.Unlock()
+	for k, c := range all {
+		d := l.cfg.Demand(k)
+		c.Queued, c.Running = d.Queued, d.Running
+		l.post("traffic/"+k.String(), Traffic{d.Queued, d.Running, l.cfg.Pace.Note(k, c.Load)})
+		if !c.fetching {
+			continue
+		}
+		if st, err := l.cfg.Get(ctx, k); err == nil { // else it is deleted, or not to be seen now
+			l.Observe(st)
+		}
+	}
+}
+
+// pace answers what a service did in the last hour.
+func (s *Server) pace(w http.ResponseWriter, r *http.Request) {
+	answer(w, s.cfg.Live.cfg.Pace.Past(key(r), s.cfg.Live.cfg.Now()))
+}
