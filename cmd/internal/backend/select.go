@@ -44,6 +44,7 @@ var routingKinds = map[string]func(admin.RoutingObject) bool{
 	"httproutes":             func(o admin.RoutingObject) bool { return o.Type == "httproute" },
 	"inferencemodels":        func(o admin.RoutingObject) bool { return o.Type == "inferencemodel" },
 	"inferenceobjectives":    func(o admin.RoutingObject) bool { return o.Type == "inferenceobjective" },
+	"inferencegraphs":        func(o admin.RoutingObject) bool { return o.Type == "inferencegraph" },
 	"inferencemodelrewrites": func(o admin.RoutingObject) bool { return o.Type == "inferencemodelrewrite" },
 }
 

@@ -18,12 +18,13 @@ const (
 	KindModel     Kind = "InferenceModel"
 	KindObjective Kind = "InferenceObjective"
 	KindRewrite   Kind = "InferenceModelRewrite"
+	KindGraph     Kind = "InferenceGraph"
 )
 
 // Kinds lists every kind in the order they are printed.
-var Kinds = []Kind{KindPool, KindRoute, KindHTTPRoute, KindModel, KindObjective, KindRewrite}
+var Kinds = []Kind{KindPool, KindRoute, KindHTTPRoute, KindModel, KindObjective, KindRewrite, KindGraph}
 
-// Object is a *Pool, *Route, *HTTPRoute, *Model, *Objective or *Rewrite.
+// Object is a *Pool, *Route, *HTTPRoute, *Model, *Objective, *Rewrite or *Graph.
 type Object interface {
 	RoutingKind() Kind
 	// Common is the object's metadata, for whoever made the object to set.

@@ -29,6 +29,10 @@ type Component struct {
 	Config map[string]string `json:"config,omitempty"`
 	// Metrics is where it exports its metrics.
 	Metrics Metrics `json:"metrics,omitzero"`
+	// Logger and Batcher are what the gateway does with its requests; nil for
+	// nothing.
+	Logger  *Logger  `json:"logger,omitempty"`
+	Batcher *Batcher `json:"batcher,omitempty"`
 	// Local is how the component runs as a process; nil means derive it.
 	Local *Local `json:"local,omitempty"`
 	// LocalDerived reports that nobody wrote Local: it was found for the present

@@ -100,7 +100,7 @@ const (
 // Dialect is the family of the API version the object was written in.
 func (o Origin) Dialect() Dialect {
 	switch group, _, _ := strings.Cut(o.APIVersion, "/"); group {
-	case "serving.kserve.io":
+	case "serving.kserve.io", "serving.kubeflow.org":
 		return DialectKServe
 	case "ome.io":
 		return DialectOME
@@ -308,6 +308,7 @@ const (
 	RoleDecoder     Role = "decoder"
 	RoleRouter      Role = "router"
 	RoleTransformer Role = "transformer"
+	RoleExplainer   Role = "explainer"
 )
 
 // RolePrefill and RoleEncode are roles of servers that no service of ours has: they
@@ -318,7 +319,7 @@ const (
 )
 
 // Roles lists every role of a service in the order components start and are printed.
-var Roles = []Role{RoleEngine, RoleDecoder, RoleRouter, RoleTransformer}
+var Roles = []Role{RoleEngine, RoleDecoder, RoleRouter, RoleTransformer, RoleExplainer}
 
 // Components are the parts of a service or the defaults a runtime gives them.
 // A nil component is absent.
@@ -327,6 +328,8 @@ type Components struct {
 	Decoder     *Component `json:"decoder,omitempty"`
 	Router      *Component `json:"router,omitempty"`
 	Transformer *Component `json:"transformer,omitempty"`
+	// Explainer answers the calls that ask for explanations; it asks the others.
+	Explainer *Component `json:"explainer,omitempty"`
 }
 
 // Get returns the component of a role, nil when absent.
@@ -340,6 +343,8 @@ func (c Components) Get(r Role) *Component {
 		return c.Router
 	case RoleTransformer:
 		return c.Transformer
+	case RoleExplainer:
+		return c.Explainer
 	}
 	return nil
 }
@@ -355,5 +360,7 @@ func (c *Components) Set(r Role, v *Component) {
 		c.Router = v
 	case RoleTransformer:
 		c.Transformer = v
+	case RoleExplainer:
+		c.Explainer = v
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/gateway"
@@ -128,11 +129,12 @@ var notes = func() manifest.Notes {
 	return out
 }()
 
-// versions lists the API versions that are read.
+// versions lists the API versions that people are to write: those that are read
+// everywhere.
 func versions() []string {
 	var out []string
 	for _, k := range schemas {
-		if !slices.Contains(out, k.APIVersion) {
+		if !k.OneMachine && !slices.Contains(out, k.APIVersion) {
 			out = append(out, k.APIVersion)
 		}
 	}
@@ -150,6 +152,8 @@ func kindsOf(apiVersion string) []string {
 	return out
 }
 
+const cachedAlready = "has no effect: models are kept once they are fetched; `roundhouse pull URI` fetches one ahead of its use"
+
 // foreign are kinds that are known and not read, by "apiVersion kind".
 var foreign = map[string]manifest.Note{
 	"v1 Namespace":      manifest.OnProcess("has no effect here: namespaces need not be made"),
@@ -160,11 +164,10 @@ var foreign = map[string]manifest.Note{
 
 	"kustomize.config.k8s.io/v1beta1 Kustomization": manifest.Never("has no effect: every file is read by itself; give what kustomize builds where it changes them"),
 
-	"serving.kserve.io/v1alpha1 InferenceGraph":          manifest.Refused("is not served yet: each of its services can be, alone"),
-	"serving.kserve.io/v1alpha1 TrainedModel":            manifest.Refused("is not served yet: write an InferenceService for the model"),
-	"serving.kserve.io/v1alpha1 LocalModelCache":         manifest.Refused("is not read: models are cached as they are fetched"),
-	"serving.kserve.io/v1alpha1 LocalModelNodeGroup":     manifest.Refused("is not read: models are cached as they are fetched"),
-	"serving.kserve.io/v1alpha1 ClusterStorageContainer": manifest.Refused("is not read: models are fetched by Roundhouse itself"),
+	"serving.kserve.io/v1alpha1 LocalModelCache":          manifest.Never(cachedAlready),
+	"serving.kserve.io/v1alpha1 LocalModelNamespaceCache": manifest.Never(cachedAlready),
+	"serving.kserve.io/v1alpha1 LocalModelNodeGroup":      manifest.Never("has no effect: models are kept where they are fetched, on a cluster in the folder of each node that roundhouse.dev/model-store names"),
+	"serving.kserve.io/v1alpha1 ClusterStorageContainer":  manifest.Never("has no effect: Roundhouse itself fetches models, from " + strings.Join(service.FetchedSchemes, "://, ") + "://"),
 
 	"ome.io/v1beta1 AcceleratorClass": manifest.OnProcess("has no effect: accelerators are found on the machine"),
 	"ome.io/v1beta1 BenchmarkJob":     manifest.Refused("is not read: use \"roundhouse infer -i FILE\""),

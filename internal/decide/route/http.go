@@ -210,7 +210,7 @@ func (t *Table) find(q *Query, host string) *httpMatch {
 // service, a pool or an HTTPRoute names.
 func (t *Table) KnowsHost(hostport string) bool {
 	host := normalHost(hostport)
-	if _, ok := t.hosts[host]; ok {
+	if _, ok := t.hosts[host]; ok || t.graphs.hosts[host] != nil {
 		return true
 	}
 	if _, ok := t.http.exact[host]; ok {

@@ -62,6 +62,8 @@ func (s *statuses) of(o routing.Object) routing.Status {
 		return s.inPool(o.Pool, "priority "+fmt.Sprint(o.Priority))
 	case *routing.Rewrite:
 		return s.rewrite(o)
+	case *routing.Graph:
+		return s.graph(o)
 	}
 	return routing.Status{}
 }

@@ -89,6 +89,7 @@ type Table struct {
 	access   map[service.Key]service.Access // of services that have any
 	below    map[string]service.Key         // of paths below which their own are
 	http     httpTable
+	graphs   graphs
 	all      []*claim // every name, sorted
 	domain   string
 }
@@ -163,6 +164,7 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 	t.addPools(set)
 	t.addClaims(set)
 	t.http = t.compileHTTP(set)
+	t.addGraphs(objects)
 	return t
 }
 

@@ -34,7 +34,7 @@ func Status(o routing.Object, st routing.Status) map[string]any {
 			at = []routing.Parent{{Kind: "Status", Name: "default"}}
 		}
 		return map[string]any{"parent": parents(at, gateway, false)}
-	case o.RoutingKind() == routing.KindPool, o.RoutingKind() == routing.KindRoute:
+	case o.RoutingKind() == routing.KindPool, o.RoutingKind() == routing.KindRoute, o.RoutingKind() == routing.KindGraph:
 		return map[string]any{"conditions": manifest.Conditions(ready, nil)}
 	}
 	return map[string]any{"conditions": manifest.Conditions(gateway, nil)}

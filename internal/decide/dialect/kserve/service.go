@@ -1,15 +1,15 @@
-// Package kserve reads KServe's kinds: v1beta1 InferenceService, v1alpha1
-// ServingRuntime and ClusterServingRuntime.
+// Package kserve reads KServe's kinds: InferenceService, ServingRuntime,
+// ClusterServingRuntime, InferenceGraph and TrainedModel.
 package kserve
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
@@ -27,37 +27,79 @@ const (
 const mode = "serving.kserve.io/deploymentMode"
 
 // readService reads a v1beta1 InferenceService: a predictor that is a
-// model (new or legacy schema) or only containers, and a transformer, which
-// platforms that have none refuse later.
+// model (new or legacy schema) or only containers, a transformer before it and an
+// explainer beside it.
 func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
-	s := r.Service(m.Metadata, o)
+	s := beginService(r, m.Metadata, o)
+	readComponents(r, s, "spec", &m.Spec.components)
+}
+
+// readFormerService reads a v1alpha2 InferenceService, whose components stand below
+// default.
+func readFormerService(r *manifest.Reader, m *formerService, o *manifest.Object) {
+	s := beginService(r, m.Metadata, o)
+	if m.Spec.Default == nil {
+		r.Errorf("spec.default", "is missing: say what to serve")
+		return
+	}
+	readComponents(r, s, "spec.default", m.Spec.Default)
+	r.Warnf("apiVersion", "is KServe's former version: read as serving.kserve.io/v1beta1, where what is below spec.default stands in spec")
+}
+
+func beginService(r *manifest.Reader, m metav1.ObjectMeta, o *manifest.Object) *service.Service {
+	s := r.Service(m, o)
 	s.ProtocolDefault = service.ProtocolV1
 	s.Stopped = s.Stopped || strings.EqualFold(s.Annotations[service.AnnotationKServeStop], "true")
 	readMode(r, s)
-	p := m.Spec.Predictor
+	return s
+}
+
+// readComponents reads the components at a path.
+func readComponents(r *manifest.Reader, s *service.Service, at string, in *components) {
+	p := in.Predictor
 	if p == nil {
-		r.Errorf("spec.predictor", "is missing: say what to serve")
+		r.Errorf(at+".predictor", "is missing: say what to serve")
 		return
 	}
-	s.Components.Engine = readComponent(r, "spec.predictor", p.PodSpec, &p.extension)
-	s.CanaryPercent = manifest.CheckCanary(r.Report, "spec.predictor", p.CanaryTrafficPercent)
-	manifest.ReadAnnotations(r.Report, "spec.predictor.annotations", manifest.KServePrefix, s.Components.Engine, s.Annotations)
-	readModel(r, p, s)
-	if p.WorkerSpec != nil {
-		readWorker(r, p.WorkerSpec, s.Components.Engine)
-		r.OneMachine("spec.predictor.workerSpec", true, manifest.ManyMachines)
-	}
-	if t := m.Spec.Transformer; t != nil {
-		c := readComponent(r, "spec.transformer", t.PodSpec, &t.extension)
-		r.OneMachine("spec.transformer", true, "does not run on one machine: serve it as a service of its own that calls this one")
-		manifest.CheckOneCanary(r.Report, "spec.transformer", t.CanaryTrafficPercent, s)
+	readPredictor(r, s, at+".predictor", p)
+	if t := in.Transformer; t != nil {
+		path := at + ".transformer"
+		t.Containers = t.Custom.over(t.Containers)
+		c := readComponent(r, path, t.PodSpec, &t.extension)
+		manifest.CheckOneCanary(r.Report, path, t.CanaryTrafficPercent, s)
 		if len(t.Containers) == 0 {
-			r.Errorf("spec.transformer.containers", "is missing: say what transforms")
+			r.Errorf(path+".containers", "is missing: say what transforms")
 		}
 		c.Main = manifest.MainOf(c.Pod.Containers, mainContainer)
-		manifest.ReadOtherAnnotations(r.Report, "spec.transformer.annotations", manifest.KServePrefix, c, s.Annotations)
+		manifest.ReadOtherAnnotations(r.Report, path+".annotations", manifest.KServePrefix, c, s.Annotations)
 		s.Components.Transformer = c
 	}
+	if e := in.Explainer; e != nil {
+		readExplainer(r, s, at+".explainer", e)
+	}
+}
+
+func readPredictor(r *manifest.Reader, s *service.Service, at string, p *predictor) {
+	p.Containers = p.Custom.over(p.Containers)
+	if p.Parallelism != nil && p.ContainerConcurrency == nil {
+		p.ContainerConcurrency = p.Parallelism
+	}
+	s.Components.Engine = readComponent(r, at, p.PodSpec, &p.extension)
+	s.CanaryPercent = manifest.CheckCanary(r.Report, at, p.CanaryTrafficPercent)
+	manifest.ReadAnnotations(r.Report, at+".annotations", manifest.KServePrefix, s.Components.Engine, s.Annotations)
+	readModel(r, at, p, s)
+	if p.WorkerSpec != nil {
+		readWorker(r, at+".workerSpec", p.WorkerSpec, s.Components.Engine)
+		r.OneMachine(at+".workerSpec", true, manifest.ManyMachines)
+	}
+}
+
+// over are the containers with the one of v1alpha2's custom component before them.
+func (c *custom) over(containers []corev1.Container) []corev1.Container {
+	if c == nil || c.Container == nil {
+		return containers
+	}
+	return append([]corev1.Container{*c.Container}, containers...)
 }
 
 // readMode reads the deployment mode. KServe chooses by it how replicas are
@@ -75,35 +117,37 @@ func readMode(r *manifest.Reader, s *service.Service) {
 	}
 }
 
-// readComponent reads what predictor and transformer have in common.
+// readComponent reads what all components have in common.
 func readComponent(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension) *service.Component {
 	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
 	c := &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
-			Timeout: e.Timeout, TimeoutField: "timeout"})}
+			Timeout: e.Timeout, TimeoutField: "timeout"}),
+		Logger: readLogger(r, path+".logger", e.Logger), Batcher: readBatcher(r, path+".batcher", e.Batcher)}
 	readAutoScaling(r.Report, path+".autoScaling", e.AutoScaling, &c.Scaling)
 	return c
 }
 
 // readModel reads what the predictor serves: its one model, or its
 // containers alone.
-func readModel(r *manifest.Reader, p *predictor, s *service.Service) {
-	name, m := readImplementation(r, p)
+func readModel(r *manifest.Reader, at string, p *predictor, s *service.Service) {
+	name, m := readImplementation(r, at, p)
 	engine := s.Components.Engine
 	if m == nil {
 		if name == "" {
-			readCustom(r, p, s)
+			readCustom(r, at, p, s)
 		}
 		return
 	}
-	path := "spec.predictor." + name
+	path := at + "." + name
 	if m.Name != "" && m.Name != mainContainer {
 		r.Warnf(path+".name", "has no effect: the container is %s", mainContainer)
 	}
 	m.Name = ""
 	s.Model = readSource(r, path, m)
-	manifest.CheckURI(r.Report, path+".storageUri", m.StorageURI, m.Runtime != "")
+	manifest.CheckURI(r.Report, path+".storageUri", fetched(m.StorageURI), m.Runtime != "")
+	readURIs(r, at+".storageUris", p.StorageURIs, s)
 	s.RuntimeVersion = m.RuntimeVersion
 	s.Protocol = manifest.ReadProtocol(r.Report, path+".protocolVersion", m.ProtocolVersion)
 	if m.Runtime != "" {
@@ -123,7 +167,7 @@ func readModel(r *manifest.Reader, p *predictor, s *service.Service) {
 	if !reflect.DeepEqual(m.Container, corev1.Container{}) {
 		manifest.CheckContainer(r.Report, path, m.Container)
 		if i := slices.IndexFunc(engine.Pod.Containers, func(c corev1.Container) bool { return c.Name == mainContainer }); i >= 0 {
-			r.Errorf(strict.Index("spec.predictor.containers", i), "and %s both describe %s: write one of them", name, mainContainer)
+			r.Errorf(strict.Index(at+".containers", i), "and %s both describe %s: write one of them", name, mainContainer)
 		}
 		m.Name = mainContainer
 		engine.Pod.Containers = append([]corev1.Container{m.Container}, engine.Pod.Containers...)
@@ -132,15 +176,15 @@ func readModel(r *manifest.Reader, p *predictor, s *service.Service) {
 
 // readImplementation finds the model a predictor states, in the new schema
 // or the legacy one. Several are an error; then name is set and m is nil.
-func readImplementation(r *manifest.Reader, p *predictor) (name string, m *model) {
+func readImplementation(r *manifest.Reader, at string, p *predictor) (name string, m *model) {
 	var stated []string
 	v := reflect.ValueOf(p.legacy)
 	for i := range v.NumField() {
 		key := v.Type().Field(i).Tag.Get("json")
 		if f, _ := v.Field(i).Interface().(*model); f != nil {
 			stated, m = append(stated, key), f
-		} else if r.Has("spec.predictor." + key) {
-			r.Errorf("spec.predictor."+key, "is empty: give it at least a storageUri")
+		} else if r.Has(at + "." + key) {
+			r.Errorf(at+"."+key, "is empty: give it at least a storageUri")
 			stated = append(stated, key)
 		}
 	}
@@ -153,36 +197,8 @@ func readImplementation(r *manifest.Reader, p *predictor) (name string, m *model
 	case 1:
 		return stated[0], m
 	}
-	r.Errorf("spec.predictor."+stated[1], "and %s both say what to serve: keep one", stated[0])
+	r.Errorf(at+"."+stated[1], "and %s both say what to serve: keep one", stated[0])
 	return stated[1], nil
-}
-
-// readSource is where a predictor's model is. KServe's storage names a secret
-// that holds the rest of the address unless its parameters do.
-func readSource(r *manifest.Reader, path string, m *model) *service.ModelSource {
-	st := m.Storage
-	if st == nil || m.StorageURI != "" {
-		if st != nil {
-			r.Errorf(path+".storage", "and storageUri both say where the model is: remove one")
-		}
-		return &service.ModelSource{URI: m.StorageURI}
-	}
-	kind, bucket, at := st.Parameters["type"], st.Parameters["bucket"], strings.TrimPrefix(st.Path, "/")
-	src := &service.ModelSource{URI: kind + "://" + bucket + "/" + at, Storage: &service.Storage{Key: st.Key, Parameters: st.Parameters}}
-	switch {
-	case kind != "" && kind != "s3":
-		src.Storage = nil
-		manifest.CheckURI(r.Report, path+".storage.parameters.type", src.URI, false)
-	case kind == "" || bucket == "":
-		src.URI = "storage://" + at
-		r.Problem(path+".storage", fmt.Sprintf("leaves the address to the secret %q, which is not read on one machine: write storageUri, or parameters type and bucket", manifest.Clip(st.Key))).Platform = manifest.Process
-		return src
-	}
-	if st.Key != "" {
-		p := r.Problem(path+".storage.key", "has no effect on one machine: give credentials to this program's own environment")
-		p.Warning, p.Platform = true, manifest.Process
-	}
-	return src
 }
 
 // legacyRuntimes are the out-of-the-box runtimes the legacy schema pins.
@@ -235,9 +251,9 @@ func defaultProtocol(s *service.Service) service.Protocol {
 
 // readCustom reads a predictor that has only containers: a service that no
 // runtime is chosen for.
-func readCustom(r *manifest.Reader, p *predictor, s *service.Service) {
+func readCustom(r *manifest.Reader, path string, p *predictor, s *service.Service) {
 	if len(p.Containers) == 0 {
-		r.Errorf("spec.predictor", "has nothing to serve: write model with a modelFormat, or containers")
+		r.Errorf(path, "has nothing to serve: write model with a modelFormat, or containers")
 		return
 	}
 	s.Custom = true
@@ -246,7 +262,7 @@ func readCustom(r *manifest.Reader, p *predictor, s *service.Service) {
 	// With a transformer in the same pod it is the transformer that is spoken to.
 	speaker := 0
 	for i, c := range engine.Pod.Containers {
-		at := strict.Index("spec.predictor.containers", i)
+		at := strict.Index(path+".containers", i)
 		if c.Image == "" && len(c.Command) == 0 {
 			r.Errorf(at+".image", "is missing: no runtime is chosen for a predictor of containers alone")
 		}
@@ -262,15 +278,14 @@ func readCustom(r *manifest.Reader, p *predictor, s *service.Service) {
 		}
 	}
 	if i, v := manifest.Variable(engine.Pod.Containers[speaker], "PROTOCOL"); v != "" {
-		at := strict.Index("spec.predictor.containers", speaker)
+		at := strict.Index(path+".containers", speaker)
 		s.Protocol = manifest.ReadProtocol(r.Report, strict.Index(at+".env", i)+".value", v)
 	}
 }
 
 // readWorker reads a predictor that spans nodes. The predictor's own pod
 // leads; KServe tells both sides their sizes by environment variables.
-func readWorker(r *manifest.Reader, w *worker, engine *service.Component) {
-	const path = "spec.predictor.workerSpec"
+func readWorker(r *manifest.Reader, path string, w *worker, engine *service.Component) {
 	manifest.CheckContainers(r.Report, path+".containers", w.Containers)
 	engine.Worker = manifest.NodeOf(w.PodSpec, manifest.MainOf(w.Containers, workerContainer), readWorkers(r, path, &w.parallel))
 	if engine.Worker.Main == "" {
@@ -309,9 +324,16 @@ func (p *parallel) variables() []corev1.EnvVar {
 	return out
 }
 
+const former = "is served on one machine alone: write serving.kserve.io/v1beta1 for a cluster"
+
 // Schemas are the kinds of this dialect.
 var Schemas = []manifest.Schema{
 	manifest.SchemaOf("serving.kserve.io/v1beta1", "InferenceService", readService),
+	manifest.OneMachineSchema("serving.kserve.io/v1alpha2", "InferenceService", former, readFormerService),
+	manifest.OneMachineSchema("serving.kubeflow.org/v1beta1", "InferenceService", former, readService),
+	manifest.OneMachineSchema("serving.kubeflow.org/v1alpha2", "InferenceService", former, readFormerService),
+	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", "InferenceGraph", "is served on one machine alone: on a cluster KServe's own router serves it", readGraph),
+	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", "TrainedModel", "is served on one machine alone: on a cluster KServe's own controller serves it", readTrainedModel),
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", "ServingRuntime", func(r *manifest.Reader, m *servingRuntime, o *manifest.Object) {
 		r.Runtime(m.Metadata, service.ScopeNamespace, o)
 		readRuntime(r, &m.Spec, o.Runtime)
@@ -320,39 +342,4 @@ var Schemas = []manifest.Schema{
 		r.Runtime(m.Metadata, service.ScopeCluster, o)
 		readRuntime(r, &m.Spec, o.Runtime)
 	}),
-}
-
-// readRuntime reads a v1alpha1 ServingRuntime or ClusterServingRuntime.
-func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runtime) {
-	out.Disabled, out.MultiModel = spec.Disabled, spec.MultiModel
-	out.Protocols = manifest.ReadProtocols(r.Report, "spec.protocolVersions", spec.ProtocolVersions)
-	out.StorageHelperDisabled = spec.StorageHelper != nil && spec.StorageHelper.Disabled
-	for i, f := range spec.SupportedModelFormats {
-		path := strict.Index("spec.supportedModelFormats", i)
-		if f.Name == "" {
-			r.Errorf(path+".name", "is missing: name the model format")
-		}
-		out.Formats = append(out.Formats, service.SupportedFormat{
-			Format:     service.NamedVersion{Name: f.Name, Version: f.Version},
-			AutoSelect: f.AutoSelect, Priority: manifest.Priority(r.Report, path, f.Priority),
-		})
-	}
-	if len(spec.Containers) == 0 {
-		r.Errorf("spec.containers", "is missing: say what runs")
-	}
-	manifest.CheckContainers(r.Report, "spec.containers", spec.Containers)
-	engine := &service.Component{Pod: spec.spec(), Labels: spec.Labels, Annotations: spec.Annotations}
-	engine.Main = manifest.MainOf(engine.Pod.Containers, mainContainer)
-	if w := spec.WorkerSpec; w != nil {
-		const path = "spec.workerSpec"
-		manifest.CheckContainers(r.Report, path+".containers", w.Containers)
-		engine.Worker = manifest.NodeOf(w.spec(), manifest.MainOf(w.Containers, workerContainer), readWorkers(r, path, &w.parallel))
-		if sizes := w.variables(); len(sizes) > 0 {
-			engine.Pod.Containers = manifest.WithEnv(engine.Pod.Containers, engine.Main, sizes)
-			engine.Worker.Pod.Containers = manifest.WithEnv(engine.Worker.Pod.Containers, engine.Worker.Main, sizes)
-		}
-		manifest.WarnRuntimeLabels(r.Report, path, w.Labels, w.Annotations)
-		out.MultiNode = true
-	}
-	out.Components.Engine = engine
 }

@@ -9,7 +9,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
-// The types of this file are KServe's kinds as its users write them: v1beta1
+// The types of this file are KServe's kinds as its users write them:
 // InferenceService, v1alpha1 ServingRuntime and ClusterServingRuntime. Fields
 // that are refused or without effect keep no shape (any); Notes says so.
 
@@ -20,10 +20,34 @@ type inferenceService struct {
 }
 
 type inferenceServiceSpec struct {
+	components `json:",inline"`
+
+	Canary any `json:"canary"`
+}
+
+type components struct {
 	Predictor   *predictor   `json:"predictor"`
 	Transformer *transformer `json:"transformer"`
-	Explainer   any          `json:"explainer"`
-	Canary      any          `json:"canary"`
+	Explainer   *explainer   `json:"explainer"`
+}
+
+// formerService is v1alpha2's InferenceService.
+type formerService struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            formerSpec        `json:"spec"`
+}
+
+type formerSpec struct {
+	Default              *components `json:"default"`
+	Canary               any         `json:"canary"`
+	CanaryTrafficPercent any         `json:"canaryTrafficPercent"`
+}
+
+// custom is a component that v1alpha2, and documents that come from there, have as
+// one container.
+type custom struct {
+	Container *corev1.Container `json:"container"`
 }
 
 type predictor struct {
@@ -31,11 +55,18 @@ type predictor struct {
 	extension      `json:",inline"`
 	legacy         `json:",inline"`
 
-	Name                 string  `json:"name"`
-	Model                *model  `json:"model"`
-	WorkerSpec           *worker `json:"workerSpec"`
-	StorageURIs          any     `json:"storageUris"`
-	StorageContainerName any     `json:"storageContainerName"`
+	Name                 string       `json:"name"`
+	Model                *model       `json:"model"`
+	WorkerSpec           *worker      `json:"workerSpec"`
+	StorageURIs          []storageURI `json:"storageUris"`
+	StorageContainerName any          `json:"storageContainerName"`
+	Custom               *custom      `json:"custom"`
+	Parallelism          *int         `json:"parallelism"`
+}
+
+type storageURI struct {
+	URI       string `json:"uri"`
+	MountPath string `json:"mountPath"`
 }
 
 // legacy is the legacy schema: the framework is the key.
@@ -91,9 +122,49 @@ type parallel struct {
 type transformer struct {
 	corev1.PodSpec `json:",inline"`
 	extension      `json:",inline"`
+
+	Custom      *custom `json:"custom"`
+	StorageURIs any     `json:"storageUris"`
 }
 
-// extension is what predictor and transformer have in common.
+type explainer struct {
+	corev1.PodSpec `json:",inline"`
+	extension      `json:",inline"`
+
+	Custom      *custom         `json:"custom"`
+	ART         *knownExplainer `json:"art"`
+	Alibi       *knownExplainer `json:"alibi"`
+	AIX         *knownExplainer `json:"aix"`
+	StorageURIs any             `json:"storageUris"`
+}
+
+// knownExplainer is an explainer of which KServe has, or had, an image.
+type knownExplainer struct {
+	corev1.Container `json:",inline"`
+
+	Type           string            `json:"type"`
+	Config         map[string]string `json:"config"`
+	RuntimeVersion string            `json:"runtimeVersion"`
+	StorageURI     string            `json:"storageUri"`
+	Storage        any               `json:"storage"`
+}
+
+type logger struct {
+	URL                 string   `json:"url"`
+	Mode                string   `json:"mode"`
+	MetadataHeaders     []string `json:"metadataHeaders"`
+	MetadataAnnotations []string `json:"metadataAnnotations"`
+	Storage             any      `json:"storage"`
+	MarshallerURL       any      `json:"marshallerUrl"`
+}
+
+type batcher struct {
+	MaxBatchSize *int `json:"maxBatchSize"`
+	MaxLatency   *int `json:"maxLatency"` // milliseconds
+	Timeout      any  `json:"timeout"`
+}
+
+// extension is what all components have in common.
 type extension struct {
 	MinReplicas          *int              `json:"minReplicas"`
 	MaxReplicas          *int              `json:"maxReplicas"`
@@ -106,8 +177,8 @@ type extension struct {
 	Timeout              *int              `json:"timeout"`
 	ScaleMetricType      string            `json:"scaleMetricType"`
 	AutoScaling          *autoScaling      `json:"autoScaling"`
-	Logger               any               `json:"logger"`
-	Batcher              any               `json:"batcher"`
+	Logger               *logger           `json:"logger"`
+	Batcher              *batcher          `json:"batcher"`
 	DeploymentStrategy   any               `json:"deploymentStrategy"`
 }
 
@@ -174,13 +245,28 @@ func (p *runtimePod) spec() corev1.PodSpec {
 // Notes are those of this dialect's types.
 var Notes = manifest.Notes{
 	reflect.TypeFor[inferenceServiceSpec](): {
-		"explainer": manifest.Refused("is not served yet: remove it, or serve the explainer as a service of its own"),
-		"canary":    manifest.Refused("is not served yet: remove it, or apply the canary as a service of its own"),
+		"canary": manifest.Refused("is not served: write canaryTrafficPercent into the predictor, or apply the canary as a service of its own"),
+	},
+	reflect.TypeFor[formerSpec](): {
+		"canary":               manifest.Refused("is not served: apply the canary as a service of its own"),
+		"canaryTrafficPercent": manifest.Never("has no effect without spec.canary"),
 	},
 	reflect.TypeFor[predictor](): {
 		"name":                 manifest.OnProcess(manifest.NoPod),
-		"storageUris":          manifest.Refused("is not supported: write one storageUri"),
 		"storageContainerName": manifest.Never("has no effect: models are fetched by Roundhouse itself"),
+	},
+	reflect.TypeFor[transformer](): {"storageUris": manifest.Refused(noFiles)},
+	reflect.TypeFor[explainer]():   {"storageUris": manifest.Refused(noFiles)},
+	reflect.TypeFor[knownExplainer](): {
+		"storageUri": manifest.Never("is not fetched: give the explainer an image that has its files"),
+		"storage":    manifest.Never("is not fetched: give the explainer an image that has its files"),
+	},
+	reflect.TypeFor[logger](): {
+		"storage":       manifest.Refused("is not written to: give the logger the url of a server"),
+		"marshallerUrl": manifest.Refused("is not asked: give the logger the url of a server"),
+	},
+	reflect.TypeFor[batcher](): {
+		"timeout": manifest.Never("has no effect: the component's timeout holds for a batch too"),
 	},
 	reflect.TypeFor[model](): {
 		"confidential": manifest.Refused("is not supported: the model would be served without it"),
@@ -189,8 +275,6 @@ var Notes = manifest.Notes{
 		"schemaPath": manifest.Never(noMesh),
 	},
 	reflect.TypeFor[extension](): {
-		"logger":             manifest.Refused("is not supported yet: remove it; requests are logged by the gateway"),
-		"batcher":            manifest.Refused("is not supported yet: remove it, or batch in the model server's own settings"),
 		"scaleMetricType":    manifest.Never("has no effect: a target is always an average per replica"),
 		"deploymentStrategy": manifest.OnProcess(manifest.NoPod),
 	},
@@ -201,8 +285,23 @@ var Notes = manifest.Notes{
 		"grpcEndpoint": manifest.Never(noMesh), "grpcDataEndpoint": manifest.Never(noMesh),
 		"httpDataEndpoint": manifest.Never(noMesh), "builtInAdapter": manifest.Never(noMesh), "replicas": manifest.Never(noMesh),
 	},
+	reflect.TypeFor[graphSpec](): {
+		"resources": manifest.Never(noRouter), "affinity": manifest.Never(noRouter), "tolerations": manifest.Never(noRouter),
+		"nodeSelector": manifest.Never(noRouter), "nodeName": manifest.Never(noRouter), "serviceAccountName": manifest.Never(noRouter),
+		"minReplicas": manifest.Never(noRouter), "maxReplicas": manifest.Never(noRouter),
+		"scaleTarget": manifest.Never(noRouter), "scaleMetric": manifest.Never(noRouter),
+	},
+	reflect.TypeFor[routerTimeouts](): {
+		"serverRead":  manifest.Never("has no effect: the gateway's own timeouts hold"),
+		"serverWrite": manifest.Never("has no effect: the gateway's own timeouts hold"),
+		"serverIdle":  manifest.Never("has no effect: the gateway's own timeouts hold"),
+	},
 	reflect.TypeFor[runtimePod](): manifest.Only(manifest.PodNotes, "volumes", "nodeSelector", "affinity",
 		"tolerations", "imagePullSecrets", "hostIPC", "schedulerName", "resourceClaims"),
 }
 
-const noMesh = "has no effect: it is ModelMesh's"
+const (
+	noMesh   = "has no effect: it is ModelMesh's"
+	noRouter = "has no effect: the gateway runs the graph, and no pod of its own"
+	noFiles  = "is not fetched: only a predictor gets files; put them into the image"
+)

@@ -12,6 +12,10 @@ import (
 // ours is the prefix of Roundhouse's annotations.
 const ours = "roundhouse.dev/"
 
+// AnnotationPropagate of an InferenceGraph lists which header fields of requests its
+// steps get.
+const AnnotationPropagate = "roundhouse.dev/propagate-headers"
+
 // Annotation is one of Roundhouse's that a manifest may have. docs/manifests.md has
 // the same table.
 type Annotation struct {
@@ -42,6 +46,7 @@ var Annotations = func() []Annotation {
 		{Name: strings.TrimPrefix(eachAnnotation, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectGateway}},
 		{Name: "autoscalerClass", Kinds: []Kind{KindService, KindRuntime}, Component: true},
 		{Name: "take-over"},
+		{Name: strings.TrimPrefix(AnnotationPropagate, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectKServe}},
 	}
 	for name := range residencyFields {
 		all = append(all, Annotation{Name: strings.TrimPrefix(service.AnnotationResidency, ours) + name, Kinds: services})

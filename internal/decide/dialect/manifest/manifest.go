@@ -142,11 +142,26 @@ type Schema struct {
 	APIVersion, Kind string
 	Shape            reflect.Type
 	Read             func(r *Reader, manifest any, o *Object)
+	// OneMachine: it is served on one machine alone. No API server keeps it for the
+	// product.
+	OneMachine bool
 }
 
 // SchemaOf is the schema of a manifest type.
 func SchemaOf[T any](apiVersion, kind string, read func(*Reader, *T, *Object)) Schema {
-	return Schema{apiVersion, kind, reflect.TypeFor[T](), func(r *Reader, m any, o *Object) { read(r, m.(*T), o) }}
+	return Schema{APIVersion: apiVersion, Kind: kind, Shape: reflect.TypeFor[T](), Read: func(r *Reader, m any, o *Object) { read(r, m.(*T), o) }}
+}
+
+// OneMachineSchema is the schema of a manifest type that one machine alone serves. why
+// is said of it on a cluster.
+func OneMachineSchema[T any](apiVersion, kind, why string, read func(*Reader, *T, *Object)) Schema {
+	s := SchemaOf(apiVersion, kind, func(r *Reader, m *T, o *Object) {
+		read(r, m, o)
+		p := r.Problem("kind", why)
+		p.Warning, p.Platform = true, Kubernetes
+	})
+	s.OneMachine = true
+	return s
 }
 
 // OnProcess is a warning that a field has no effect on one machine.

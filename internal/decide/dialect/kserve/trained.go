@@ -1,0 +1,55 @@
+package kserve
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+)
+
+// trainedModel is v1alpha1's.
+type trainedModel struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            trainedModelSpec  `json:"spec"`
+}
+
+type trainedModelSpec struct {
+	InferenceService string       `json:"inferenceService"`
+	Model            trainedFiles `json:"model"`
+}
+
+type trainedFiles struct {
+	StorageURI string             `json:"storageUri"`
+	Framework  string             `json:"framework"`
+	Memory     *resource.Quantity `json:"memory"`
+}
+
+// readTrainedModel reads a model that KServe has a server of several models load. Here
+// each has replicas of its own, which sleep while nothing asks for it, so that the
+// InferenceService named serves nothing of it.
+func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
+	s := r.Service(m.Metadata, o)
+	s.Model = &service.ModelSource{URI: fetched(m.Spec.Model.StorageURI)}
+	s.Model.Format.Name = m.Spec.Model.Framework
+	if m.Spec.Model.StorageURI == "" {
+		r.Errorf("spec.model.storageUri", "is missing: write where the model is")
+	}
+	if m.Spec.Model.Framework == "" {
+		r.Errorf("spec.model.framework", "is missing: name the model's format, for example sklearn")
+	}
+	manifest.CheckURI(r.Report, "spec.model.storageUri", s.Model.URI, false)
+	if m.Spec.InferenceService == "" {
+		r.Errorf("spec.inferenceService", "is missing: name the service")
+	}
+	s.ProtocolDefault = defaultProtocol(s)
+	s.Components.Engine = &service.Component{Main: mainContainer}
+	if q := m.Spec.Model.Memory; q != nil {
+		s.Components.Engine.Pod.Containers = []corev1.Container{{Name: mainContainer,
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: *q}}}}
+		manifest.CheckContainer(r.Report, "spec.model.memory", s.Components.Engine.Pod.Containers[0])
+	}
+	r.Warnf("spec.inferenceService", "has no effect: the model is served by replicas of its own, which sleep while nothing asks for it")
+}

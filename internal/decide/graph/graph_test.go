@@ -1,0 +1,143 @@
+package graph
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+)
+
+func TestDraw(t *testing.T) {
+	steps := []routing.GraphStep{{Weight: 20}, {}, {Weight: 80}}
+	counts := make([]int, 3)
+	for at := range 100 {
+		counts[Draw(steps, func(n int) int {
+			if n != 100 {
+				t.Fatalf("drawn of %d", n)
+			}
+			return at
+		})]++
+	}
+	if counts[0] != 20 || counts[1] != 0 || counts[2] != 80 {
+		t.Errorf("drawn %v", counts)
+	}
+	if i := Draw([]routing.GraphStep{{}}, func(int) int { return 0 }); i != -1 {
+		t.Errorf("without weights: %d", i)
+	}
+}
+
+// TestConditions are those of KServe's own samples, and what must not be met.
+func TestConditions(t *testing.T) {
+	const body = `{"source":"client","instances":[{"intval":10},{"intval":11,"strval":"a red-server b"}]}`
+	for condition, want := range map[string]bool{
+		`[@this].#(source==client)`: true, `[@this].#(source=="other")`: false, `instances.#(intval>10)`: true, `instances.#(intval>11)`: false,
+		`instances.#(strval%"*red-server*")`: true, `instances.#(strval%*red-server*)`: true, `predictions`: false, `source`: true, ``: false,
+	} {
+		if got := Choose([]routing.GraphStep{{Condition: condition}}, []byte(body)) == 0; got != want {
+			t.Errorf("%q: %v, want %v", condition, got, want)
+		}
+	}
+	if Choose([]routing.GraphStep{{Condition: "a"}}, []byte(`{"a":`)) != -1 {
+		t.Error("a body that is not JSON meets a condition")
+	}
+	if _, err := Goes(&routing.GraphStep{Condition: "a"}, []byte("what")); err == nil {
+		t.Error("an answer that is not JSON has no error")
+	}
+	if goes, err := Goes(&routing.GraphStep{}, []byte("what")); err != nil || !goes {
+		t.Error("a step without a condition does not go on", err)
+	}
+}
+
+// TestDeepBodies: a body that nests without end costs an error and no stack.
+func TestDeepBodies(t *testing.T) {
+	deep := []byte(strings.Repeat("[", 10<<20))
+	if Choose([]routing.GraphStep{{Condition: "a"}}, deep) != -1 {
+		t.Error("it meets a condition")
+	}
+}
+
+func TestInput(t *testing.T) {
+	for _, tt := range []struct {
+		step  routing.GraphStep
+		first bool
+		want  string
+	}{
+		{routing.GraphStep{}, true, "request"},
+		{routing.GraphStep{}, false, "request"},
+		{routing.GraphStep{Response: true}, true, "request"},
+		{routing.GraphStep{Response: true}, false, `{"predictions":[1]}`},
+		{routing.GraphStep{Response: true, MapPredictions: true}, false, `{"instances":[1]}`},
+		{routing.GraphStep{MapPredictions: true}, false, "request"},
+	} {
+		if got := string(Input(&tt.step, []byte("request"), []byte(`{"predictions":[1]}`), tt.first)); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.step, got, tt.want)
+		}
+	}
+}
+
+func TestJoin(t *testing.T) {
+	steps := []routing.GraphStep{{Name: "b"}, {}}
+	if got, err := Join(steps, [][]byte{[]byte(`{"x":1}`), []byte(`{}`)}); err != nil || string(got) != `{"1":{},"b":{"x":1}}` {
+		t.Error(string(got), err)
+	}
+	for _, bad := range []string{`[1]`, `null`, ``, `x`} {
+		if _, err := Join(steps, [][]byte{[]byte(`{}`), []byte(bad)}); err == nil || !strings.Contains(err.Error(), "step 1") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestCalls(t *testing.T) {
+	to := func(kind routing.NodeKind, names ...string) routing.GraphNode {
+		n := routing.GraphNode{Kind: kind}
+		for _, name := range names {
+			n.Steps = append(n.Steps, routing.GraphStep{Node: name})
+		}
+		return n
+	}
+	leaf := routing.GraphNode{Kind: routing.NodeSequence, Steps: []routing.GraphStep{{Service: "a"}, {Service: "b"}}}
+	for name, tt := range map[string]struct {
+		nodes map[string]routing.GraphNode
+		calls int
+		cycle bool
+	}{
+		"a switch takes one":    {map[string]routing.GraphNode{"root": to(routing.NodeSwitch, "x", "y"), "x": leaf, "y": leaf}, 2, false},
+		"an ensemble takes all": {map[string]routing.GraphNode{"root": to(routing.NodeEnsemble, "x", "y"), "x": leaf, "y": leaf}, 4, false},
+		"a cycle":               {map[string]routing.GraphNode{"root": to(routing.NodeSequence, "x"), "x": to(routing.NodeSequence, "root")}, 0, true},
+	} {
+		calls, cycle := Calls(tt.nodes, "root")
+		if (cycle != "") != tt.cycle || !tt.cycle && calls != tt.calls {
+			t.Errorf("%s: %d calls, cycle %q", name, calls, cycle)
+		}
+	}
+	wide := map[string]routing.GraphNode{}
+	for i := range 40 { // each node twice the one after it: 2^40 calls, counted at once
+		next := string(rune('A' + i + 1))
+		wide[string(rune('A'+i))] = to(routing.NodeEnsemble, next, next)
+	}
+	wide[string(rune('A'+40))] = leaf
+	if calls, _ := Calls(wide, "A"); calls <= MaxCalls {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+func TestPropagates(t *testing.T) {
+	for name, want := range map[string]bool{"X-Tenant": true, "Test-Header-1": true, "X-Trace-Id-2": true, "Authorization": false} {
+		if got := Propagates([]string{"x-tenant", "Test-Header-*", "*Trace-Id*"}, name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func FuzzChoose(f *testing.F) {
+	f.Add(`instances.#(a>1)`, `{"instances":[{"a":2}]}`)
+	f.Add(`[@this].#(source==client)`, `{"source":"client"}`)
+	f.Add(`a.b|@pretty`, `{"a":{"b":1}}`)
+	f.Fuzz(func(t *testing.T, condition, body string) {
+		i := Choose([]routing.GraphStep{{Condition: condition}}, []byte(body))
+		if i == 0 && !json.Valid([]byte(body)) {
+			t.Error("a body that is not JSON meets a condition")
+		}
+	})
+}
