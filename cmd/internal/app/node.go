@@ -21,6 +21,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/inference"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/history"
@@ -45,7 +46,7 @@ type node struct {
 	fleet     *fleet.Fleet
 	traffic   *front.Traffic
 	server    *front.Server
-	inner     *gateway.Gateway // for routers: it forwards to the other roles of their services
+	inner     *gateway.Gateway // for roles that call others: it forwards to those
 	admin     *admin.Server
 	live      *admin.Live
 	store     *artifact.Store
@@ -180,7 +181,7 @@ func (n *node) machine() admin.Machine {
 
 // forward sends the requests at the address of a role to its replicas.
 func (n *node) forward(ctx context.Context, ref workload.Ref, l net.Listener) {
-	if err := n.inner.ServeTo(ctx, l, front.RolePool(ref.Service, ref.Role)); err != nil && ctx.Err() == nil {
+	if err := n.inner.ServeTo(ctx, l, routing.RolePool(ref.Service, ref.Role)); err != nil && ctx.Err() == nil {
 		n.log.Error("the address of a role stopped answering", "role", ref.String(), "error", err)
 	}
 }

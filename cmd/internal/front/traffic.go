@@ -76,8 +76,8 @@ type TrafficConfig struct {
 	// PublicOnly refuses the internal addresses that a pool names, whoever wrote
 	// it: in a cluster, who writes manifests may not reach what the gateway can.
 	PublicOnly bool
-	// PoolRoles makes each role that a router calls a pool of its own, RolePool, so
-	// that the router's requests are picked for and counted as others are.
+	// PoolRoles makes each role that another calls a pool of its own, so that those
+	// requests are picked for and counted as others are.
 	PoolRoles bool
 	// External returns the endpoint picker that chooses for a pool's requests; nil:
 	// none. It is called with a lock held, and must not call the Traffic.
@@ -146,37 +146,70 @@ func (t *Traffic) PickerChanged(pool service.Key) {
 	t.shared(func(k service.Key) bool { return k == pool })
 }
 
-// RolePool is the pool of the replicas of a service's role. No object can have
-// its name.
-func RolePool(k service.Key, role service.Role) routing.Ref {
-	k.Name += "/" + string(role)
-	return routing.PoolRef(k)
-}
-
-// publishRoles publishes the pools of the roles that a service's router calls, and
-// removes those of others; t.mu is held.
-func (t *Traffic) publishRoles(v *fleet.View) {
+// publishRoles publishes the pools of the roles that others of a service call, and of
+// its explainer, and removes those of others; t.mu is held. f is the service's own.
+func (t *Traffic) publishRoles(v *fleet.View, f *dispatch.PoolConfig) {
 	var roles []service.Role
-	if t.poolRoles && v.Role == service.RoleRouter {
-		roles = v.Needs
+	if t.poolRoles {
+		roles = slices.Clone(v.Called)
+	}
+	if v.Explainer != nil {
+		roles = append(roles, service.RoleExplainer)
 	}
 	for _, role := range t.mu.roles[v.Key] {
 		if !slices.Contains(roles, role) {
-			t.Remove(RolePool(v.Key, role))
+			t.Remove(routing.RolePool(v.Key, role))
 		}
 	}
 	if t.mu.roles[v.Key] = roles; len(roles) == 0 {
 		delete(t.mu.roles, v.Key)
 	}
 	for _, role := range roles {
-		f := dispatch.PoolConfig{Key: RolePool(v.Key, role).Key, Shared: true, Restarted: true, Protocol: v.Protocol, Created: v.Service.Created,
+		if role == service.RoleExplainer {
+			t.SetPool(t.explainer(v, *f))
+			continue
+		}
+		p := dispatch.PoolConfig{Key: routing.RolePool(v.Key, role).Key, Shared: true, Restarted: true, Protocol: v.Protocol, Created: v.Service.Created,
 			Limits: service.Limits{AnswerTimeout: v.Limits.AnswerTimeout}}
+		t.payloads(&p, v, role)
 		for _, r := range v.Replicas {
 			if r.Role == role {
-				f.Replicas = append(f.Replicas, r)
+				p.Replicas = append(p.Replicas, r)
 			}
 		}
-		t.SetPool(f)
+		t.SetPool(p)
+	}
+}
+
+// explainer is the pool of a service's explainer: requests to it are the service's
+// demand, and start it.
+func (t *Traffic) explainer(v *fleet.View, of dispatch.PoolConfig) dispatch.PoolConfig {
+	of.Entry, of.Needs, of.Protocols, of.Disaggregation, of.Limits = service.RoleExplainer, nil, nil, "", *v.Explainer
+	p := dispatch.PoolConfig{Key: routing.RolePool(v.Key, service.RoleExplainer).Key, Shared: true, Protocol: v.Protocol, Created: v.Service.Created,
+		ServedName: v.Key.Name, Limits: *v.Explainer, Members: []dispatch.PoolConfig{of}}
+	t.payloads(&p, v, service.RoleExplainer)
+	return p
+}
+
+// payloads are what the gateway does with the payloads of a role's requests. A
+// gateway that may reach public addresses alone sends nothing to a logger.
+func (t *Traffic) payloads(p *dispatch.PoolConfig, v *fleet.View, role service.Role) {
+	c := v.Service.Components.Get(role)
+	if c == nil {
+		return
+	}
+	p.Batcher = c.Batcher
+	if c.Logger == nil || t.mu.public {
+		return
+	}
+	p.Logger = &dispatch.Logger{Logger: *c.Logger, Service: v.Key, Component: role}
+	for _, name := range c.Logger.Annotations {
+		if value, stated := v.Service.Annotations[name]; stated {
+			if p.Logger.Annotated == nil {
+				p.Logger.Annotated = map[string]string{}
+			}
+			p.Logger.Annotated[name] = value
+		}
 	}
 }
 
@@ -242,9 +275,10 @@ func (t *Traffic) Publish(v fleet.View) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.payloads(&f, &v, v.Role)
 	t.mu.services[f.Key] = f
 	t.SetPool(f)
-	t.publishRoles(&v)
+	t.publishRoles(&v, &f)
 	t.shared(func(k service.Key) bool { return slices.Contains(t.mu.members[k], f.Key) })
 }
 
@@ -254,7 +288,7 @@ func (t *Traffic) Withdraw(k service.Key) {
 	defer t.mu.Unlock()
 	delete(t.mu.services, k)
 	t.shared(func(pool service.Key) bool { return slices.Contains(t.mu.members[pool], k) })
-	t.publishRoles(&fleet.View{Key: k})
+	t.publishRoles(&fleet.View{Key: k}, nil)
 	t.RemovePool(k)
 }
 

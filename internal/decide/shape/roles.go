@@ -14,7 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
-// wire tells a router or a transformer where the components behind it are.
+// wire tells a router, a transformer or an explainer where the components behind it are.
 func (r *renderer) wire(pod *corev1.PodSpec, m *corev1.Container) {
 	switch r.c.Role {
 	case service.RoleRouter:
@@ -22,7 +22,7 @@ func (r *renderer) wire(pod *corev1.PodSpec, m *corev1.Container) {
 		if discovers(m) && pod.ServiceAccountName == "" {
 			pod.ServiceAccountName = Name(r.rev.Service, r.c.Role)
 		}
-	case service.RoleTransformer:
+	case service.RoleTransformer, service.RoleExplainer:
 		r.wireTransformer(m)
 	case service.RoleEngine, service.RoleDecoder:
 	}
@@ -57,13 +57,13 @@ func (r *renderer) wireRouter(m *corev1.Container) {
 // canary of do not find each other's engines.
 const labelOME = "ome.io/inferenceservice"
 
-// wireTransformer gives a transformer the arguments KServe gives it, where it
-// does not state them itself.
+// wireTransformer gives a transformer or an explainer the arguments KServe gives it,
+// where it does not state them itself.
 func (r *renderer) wireTransformer(m *corev1.Container) {
 	http, _ := r.ports()
 	for _, arg := range []struct{ flag, value string }{
 		{"--model_name", r.rev.Service.Name},
-		{"--predictor_host", r.address(r.predictor())},
+		{"--predictor_host", r.address(r.rev.Predictor())},
 		{"--http_port", strconv.Itoa(int(http))},
 	} {
 		stated := slices.ContainsFunc(m.Args, func(a string) bool { return strings.HasPrefix(a, arg.flag) })
@@ -71,16 +71,6 @@ func (r *renderer) wireTransformer(m *corev1.Container) {
 			m.Args = append(m.Args, arg.flag, arg.value)
 		}
 	}
-}
-
-// predictor is the role that a transformer calls.
-func (r *renderer) predictor() service.Role {
-	for _, role := range []service.Role{service.RoleRouter, service.RoleDecoder} {
-		if r.rev.Component(role) != nil {
-			return role
-		}
-	}
-	return service.RoleEngine
 }
 
 // address is a role's Service and port, "" where there is no such role. Its name

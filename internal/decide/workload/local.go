@@ -45,6 +45,15 @@ func LocalizeService(s service.Service, catalog []service.Runtime, host selectio
 	return s
 }
 
+// LocalizeBeside does the same for the components that a service brings beside what a
+// runtime runs: its transformer and its explainer.
+func LocalizeBeside(s service.Service, catalog []service.Runtime, host selection.Host) service.Service {
+	own := service.Components{Transformer: s.Components.Transformer, Explainer: s.Components.Explainer}
+	rt := Localize(service.Runtime{Components: own}, catalog, host)
+	s.Components.Transformer, s.Components.Explainer = rt.Components.Transformer, rt.Components.Explainer
+	return s
+}
+
 // installable is l with the install line of the catalog's runtime whose command
 // is the same program, where l states none and the program is not on the host.
 func installable(l *service.Local, role service.Role, catalog []service.Runtime, host selection.Host) *service.Local {

@@ -54,6 +54,49 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	return p
 }
 
+// predictor is the role that a transformer and an explainer call.
+func (in Input) predictor() service.Role {
+	r := Revision{}
+	for _, role := range service.Roles {
+		if in.Service.Components.Get(role) != nil || in.Runtime != nil && in.Runtime.Components.Get(role) != nil {
+			r.Components = append(r.Components, Component{Role: role})
+		}
+	}
+	return r.Predictor()
+}
+
+// call gives a transformer or an explainer the arguments that KServe gives it: the
+// model's name, where its predictor is, and its port. What it states of the last two
+// holds in a pod alone.
+func (p *Process) call(role service.Role, name string, predictor service.Role) {
+	if p == nil || role != service.RoleTransformer && role != service.RoleExplainer {
+		return
+	}
+	words := slices.Clone(p.Command)
+	for _, arg := range []struct {
+		flag, value string
+		keep        bool
+	}{
+		{"--model_name", name, true},
+		{"--predictor_host", "$(" + AddressVariable(predictor) + ")", false},
+		{"--http_port", "{{.Port}}", false},
+	} {
+		i := slices.IndexFunc(words, func(w string) bool { return w == arg.flag || strings.HasPrefix(w, arg.flag+"=") })
+		switch {
+		case i < 0:
+			words = append(words, arg.flag, arg.value)
+		case arg.keep:
+		case words[i] != arg.flag:
+			words[i] = arg.flag + "=" + arg.value
+		case i+1 < len(words):
+			words[i+1] = arg.value
+		default:
+			words = append(words, arg.value)
+		}
+	}
+	p.Command = words
+}
+
 // sleeps prepares a process to be put to sleep as the policy allows, where its
 // engine can sleep so. One without GPUs can be suspended, whatever its engine is: a
 // stopped process would keep its GPUs' memory.

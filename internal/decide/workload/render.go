@@ -119,6 +119,7 @@ func (in Input) unscaled(c service.Components) service.Components {
 	for _, r := range service.Roles {
 		if part := c.Get(r); part != nil {
 			p := *part
+			p.Logger, p.Batcher = nil, nil // they are the gateway's
 			startup := p.Scaling.StartupTimeout
 			p.Scaling = service.Scaling{}
 			if in.Cluster {
@@ -203,6 +204,7 @@ func (in Input) speaks() []service.Protocol {
 	for _, role := range service.Roles {
 		own := in.Service.Components.Get(role)
 		switch {
+		case role == service.RoleExplainer:
 		case role == service.RoleTransformer && (own != nil || in.Runtime.Components.Get(role) != nil):
 			return nil
 		case own == nil:
@@ -260,6 +262,9 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 			local = over.Local
 		}
 		c.Process = process(c, local, own)
+		if own != nil && own.LocalDerived {
+			c.Process.call(role, s.Name, in.predictor())
+		}
 		c.Process.settle(in, role, local, c.Limits.Standby)
 	}
 	if err := c.adapt(in, data); err != nil {

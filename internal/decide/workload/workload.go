@@ -262,8 +262,19 @@ type Location struct {
 	Addresses map[service.Role]string
 }
 
-// AddressVariable names the variable with which a router finds another role of
-// its service is reached.
+// Predictor is the role that a transformer and an explainer call: the router, else
+// the decoder, else the engine.
+func (r *Revision) Predictor() service.Role {
+	for _, role := range []service.Role{service.RoleRouter, service.RoleDecoder} {
+		if r.Component(role) != nil {
+			return role
+		}
+	}
+	return service.RoleEngine
+}
+
+// AddressVariable names the variable with which a component finds where another role
+// of its service is reached.
 func AddressVariable(role service.Role) string {
 	return "ROUNDHOUSE_" + strings.ToUpper(string(role)) + "_ADDRESS"
 }

@@ -31,6 +31,7 @@ type exchange struct {
 	picker picking
 	proxy  proxy // its grant is nil until the request is admitted
 	asked  dispatch.Request
+	logged logged
 
 	service    string // for metrics: a known service or ""
 	seen       observe.Record
@@ -89,6 +90,7 @@ func (x *exchange) finish() {
 		x.picker.picked.Close()
 	}
 	x.req.body.release()
+	x.logged.answer.Drop()
 	x.proxy.prefill.end(x.code/100 == 2)
 	x.settle()
 	// The server still has to send what it holds, and discards what is left of
@@ -120,12 +122,19 @@ func (x *exchange) serveModel() error {
 		w.found = w.err == nil
 		return nil
 	}
+	if g := x.hostGraph(); g != nil { // by the name of the model, which is known now
+		return x.serveGraph(g)
+	}
+	if answered, err := x.gather(); answered || err != nil {
+		return err
+	}
 	if x.pass != nil && x.req.parsed != nil && !x.req.form { // the prompt costs this at least
 		x.pass.Expect(int64(length(x.req.prompt) / observe.BytesPerToken))
 	}
 	if err := x.admit(); err != nil {
 		return err
 	}
+	x.logRequest()
 	return x.forward()
 }
 
@@ -187,9 +196,11 @@ func (x *exchange) forward() error {
 	} else if joined, err := x.joinStream(&in, &out); !joined {
 		return err
 	}
+	out.copied = x.logged.answer
 	err = out.run(&x.response, &x.seen, x.gw.cfg.StallTimeout, x.proxy.ends())
 	if errors.Is(err, io.EOF) {
 		x.copyTrailer(&in)
+		x.logAnswer(in.status)
 		return nil
 	}
 	if err == nil || x.req.r.Context().Err() != nil {

@@ -12,12 +12,14 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/payloads"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -32,6 +34,10 @@ type Gateway struct {
 	draining atomic.Bool
 	leaving  atomic.Bool
 	running  atomic.Int64 // requests that have not been settled
+
+	payloads   *payloads.Queue // for services' loggers
+	gatherings gatherings      // for services' batchers
+	servers    *http.Client    // for steps of graphs
 }
 
 // New makes a gateway in front of d and registers its metrics.
@@ -48,8 +54,18 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORSOrigins, KnowsHost: d.KnowsHost},
 		cors:  corsOf(cfg.CORSOrigins)}
 	g.buffered.Limit = cfg.MaxBufferedBytes
-	if err := reg.Register(g.metrics); err != nil {
-		return nil, fmt.Errorf("gateway: register metrics: %w", err)
+	g.servers = newServers(cfg)
+	copies := payloads.DefaultConfig()
+	copies.Failed = func(url string, err error) {
+		g.warnings.Warn(time.Now(), "a logger did not take a payload", url, "error", err)
+	}
+	if g.payloads, err = payloads.New(copies); err != nil {
+		return nil, err
+	}
+	for _, c := range []prometheus.Collector{g.metrics, g.payloads} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("gateway: register metrics: %w", err)
+		}
 	}
 	return g, nil
 }
@@ -86,6 +102,7 @@ func (g *Gateway) run(ctx context.Context, l net.Listener, srv *http.Server) err
 		g.log.Warn("requests were cut at the end of the drain", "timeout", g.cfg.DrainTimeout, "error", err)
 		_ = srv.Close() // closes what Shutdown left; nothing to do about its error
 	}
+	g.payloads.Close(limit)
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

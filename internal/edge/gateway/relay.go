@@ -12,6 +12,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/payloads"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 )
 
@@ -47,6 +48,8 @@ type relay struct {
 	events bool // such an answer is a text/event-stream: pass on whole events
 	// broken: the last bytes written do not end an event.
 	broken bool
+
+	copied *payloads.Copy // for a logger; nil copies nothing
 
 	to   *response // set by run
 	seen *observe.Record
@@ -135,6 +138,7 @@ func (p *relay) send(b []byte) bool {
 		return true
 	}
 	p.seen.Passing(b)
+	p.copied.Write(b)
 	p.to.writeDeadline(time.Now())
 	if _, err := p.to.w.Write(b); err != nil {
 		return false

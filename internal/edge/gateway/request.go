@@ -107,7 +107,7 @@ func (q *request) setJSON() {
 // query is what the dispatcher reads of the request.
 func (q *request) query(sessionHeader string, pass *keys.Pass) dispatch.Request {
 	h := q.r.Header
-	out := dispatch.Request{To: q.to, Host: q.r.Host, Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery, Method: q.r.Method, Header: h.Get, Model: q.model, Protocol: q.call.Protocol, Prompt: q.prompt, Idempotent: q.idempotent(),
+	out := dispatch.Request{To: q.to, Host: q.r.Host, Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery, Method: q.r.Method, Header: h.Get, Model: q.model, Protocol: q.call.Protocol, Explain: q.call.Explains(), Prompt: q.prompt, Idempotent: q.idempotent(),
 		Objective: routing.FirstOf(h.Get, routing.HeaderObjective), FairnessID: routing.FirstOf(h.Get, routing.HeaderFairness)}
 	if q.parsed != nil {
 		out.MaxTokens = q.parsed.MaxTokens

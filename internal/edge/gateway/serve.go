@@ -27,9 +27,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		call.Surface = surface.OIP // whose errors are one string
 	}
 	x.begin(call, path)
+	if call.Open && x.hostGraph() != nil {
+		x.req.call.Open = false // it is the graph that is asked
+	}
 	answered, err := x.enter()
 	if err == nil && !answered {
-		err = x.serveCall()
+		err = x.serveFound()
 	}
 	if err != nil {
 		x.refuse(err)
@@ -69,6 +72,15 @@ func (x *exchange) enter() (answered bool, err error) {
 		}
 	}
 	return false, checkTarget(x.req.r)
+}
+
+// serveFound answers what the request's host and path ask for: a graph at its own
+// host, or the exchange's call.
+func (x *exchange) serveFound() error {
+	if g := x.hostGraph(); g != nil {
+		return x.serveGraph(g)
+	}
+	return x.serveCall()
 }
 
 // serveCall answers the exchange's call, or has a replica answer it.

@@ -20,8 +20,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
-// addresses are the listeners at which a router reaches the other roles of its
-// service. Each stays for as long as its service has the role, whatever becomes
+// addresses are the listeners at which a router, a transformer or an explainer
+// reaches the other roles of its service. Each stays for as long as its service has the role, whatever becomes
 // of the replicas; its port is on record, so that a later Platform listens
 // there again.
 type addresses struct {
@@ -58,8 +58,8 @@ func (a *addresses) load() error {
 	return nil
 }
 
-// settle opens a listener for each role that r's router calls, and closes those
-// of roles that it does not, of all without r. It returns where the roles are.
+// settle opens a listener for each role that others of r call, and closes those of
+// the other roles, of all without r. It returns where the roles are.
 func (a *addresses) settle(k service.Key, r *workload.Revision) (map[service.Role]string, error) {
 	if a.p.cfg.Forward == nil {
 		return nil, nil
@@ -67,8 +67,8 @@ func (a *addresses) settle(k service.Key, r *workload.Revision) (map[service.Rol
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var roles []service.Role
-	if r != nil && r.Component(service.RoleRouter) != nil {
-		roles = fleet.Needs(r)
+	if r != nil {
+		roles = fleet.Called(r)
 	}
 	before := maps.Clone(a.ports)
 	for _, role := range service.Roles {
@@ -155,9 +155,10 @@ func (a *addresses) write() {
 	}
 }
 
-// addresses are the addresses that replicas of a role are given: those of a router.
+// addresses are the addresses that replicas of a role are given: those of a role that
+// calls others.
 func (o *owner) addresses(role service.Role) map[service.Role]string {
-	if role != service.RoleRouter {
+	if role != service.RoleRouter && role != service.RoleTransformer && role != service.RoleExplainer {
 		return nil
 	}
 	o.mu.Lock()

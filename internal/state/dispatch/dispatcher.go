@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math/rand/v2"
@@ -46,6 +47,7 @@ type view struct {
 	pools   map[routing.Ref]*pool
 	objects []routing.Object
 	closed  bool
+	graphs  bool    // objects has one
 	scopes  *scopes // tables of some namespaces
 }
 
@@ -176,7 +178,8 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 		}
 	}
 	table := sync.OnceValue(func() *route.Table { return route.NewTable(entries, d.cfg.Domain, objects...) })
-	d.view.Store(&view{table: table, pools: pools, objects: objects, scopes: &scopes{entries: entries}})
+	graphs := slices.ContainsFunc(objects, func(o routing.Object) bool { return o.RoutingKind() == routing.KindGraph })
+	d.view.Store(&view{table: table, pools: pools, objects: objects, graphs: graphs, scopes: &scopes{entries: entries}})
 	for r, p := range old.pools {
 		if pools[r] == p {
 			continue
@@ -272,6 +275,40 @@ func (d *Dispatcher) Name(k service.Key, namespaces []string) string {
 	return d.view.Load().within(namespaces, d.cfg.Domain).Name(k)
 }
 
+// HasGraphs reports whether there is any graph.
+func (d *Dispatcher) HasGraphs() bool { return d.view.Load().graphs }
+
+// Graph is the graph that a request is for; nil for none.
+func (d *Dispatcher) Graph(r Request) *routing.Graph {
+	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Graph(r.where())
+}
+
+// Batcher is the batcher of the pool that a request goes to, and that pool; nil for
+// none.
+func (d *Dispatcher) Batcher(r Request) (routing.Ref, *service.Batcher) {
+	_, p, _, err := d.route(&r)
+	if err != nil {
+		return routing.Ref{}, nil
+	}
+	return p.ref, p.config.Load().Batcher
+}
+
+// Domain is what the hosts of services end in.
+func (d *Dispatcher) Domain() string { return cmp.Or(d.cfg.Domain, route.DefaultDomain) }
+
+// Random is a number in [0, n).
+func (d *Dispatcher) Random(n int) int { return d.random(n) }
+
+// Served is how a service is asked: its protocol. It is false where there is no such
+// service.
+func (d *Dispatcher) Served(k service.Key) (service.Protocol, bool) {
+	p := d.view.Load().pools[routing.Service(k)]
+	if p == nil {
+		return "", false
+	}
+	return p.config.Load().Protocol, true
+}
+
 // KnowsHost reports whether a host, with or without a port, is one that a
 // service, a pool or an HTTPRoute names.
 func (d *Dispatcher) KnowsHost(hostport string) bool {
@@ -301,13 +338,18 @@ func (d *Dispatcher) Leads(r *Request, yield func(service.Key) bool) {
 // exactly once. The error is one of package route, the context's, an
 // *Error, a *ProtocolError, or Request.May's.
 func (d *Dispatcher) Admit(ctx context.Context, r Request) (*Grant, error) {
-	_, p, t, err := d.route(&r)
+	v, p, t, err := d.route(&r)
 	if err != nil {
 		return nil, err
 	}
 	if r.May != nil {
 		if err := r.May(p.ref.Key.Stable()); err != nil {
 			return nil, err
+		}
+	}
+	if r.Explain && !p.ref.Pool {
+		if e := v.pools[routing.RolePool(p.ref.Key, service.RoleExplainer)]; e != nil {
+			p = e
 		}
 	}
 	if d.cfg.Asked != nil {

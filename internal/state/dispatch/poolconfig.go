@@ -68,6 +68,10 @@ type PoolConfig struct {
 	// process's start to ready; 0 where no start has been seen.
 	Startup time.Duration
 
+	// Logger and Batcher are what the gateway does with the requests; nil for nothing.
+	Logger  *Logger
+	Batcher *service.Batcher
+
 	// Shared reports that this is no service. Its Members are the configurations of the
 	// services whose replicas it takes, each with those replicas it takes.
 	// What is in flight on a replica counts in every pool that has it, and the
@@ -85,6 +89,16 @@ type PoolConfig struct {
 	// External is asked where requests go, by those that can ask
 	// (Request.Asker); its zero value is nobody.
 	External External
+}
+
+// Logger is where copies of a pool's requests and answers go, and what they say of
+// themselves.
+type Logger struct {
+	service.Logger
+	Service   service.Key
+	Component service.Role
+	// Annotated are the service's annotations that go along.
+	Annotated map[string]string
 }
 
 // Ref is what the pool is routed to by.

@@ -31,6 +31,9 @@ type Request struct {
 	Namespaces []string
 	// Protocol is whose call it is; "" for one that servers of any may answer.
 	Protocol service.Protocol
+	// Explain: it asks for an explanation, which the service's explainer answers where
+	// there is one.
+	Explain bool
 	// Bytes is how much body the request holds in memory while it waits.
 	Bytes int64
 	// Prompt is the prompt as raw bytes of the body, in order (system, tools,

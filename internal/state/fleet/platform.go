@@ -213,6 +213,11 @@ type View struct {
 	Role service.Role
 	// Needs are the roles that replicas of Role call by themselves.
 	Needs []service.Role
+	// Called are all roles that others of the service call.
+	Called []service.Role
+	// Explainer has the limits of the role that answers calls for explanations; nil
+	// where Role does.
+	Explainer *service.Limits
 	// Disaggregation is how its prefill and decode replicas are brought
 	// together.
 	Disaggregation service.Disaggregation

@@ -125,6 +125,10 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 		in.Service, in.Protocol = &local, svc.Protocol
 		in.Containers = selection.Contained(local.Components, service.Components{}, host, service.Attributes{})
 	} else {
+		if !r.cfg.Cluster {
+			beside := workload.LocalizeBeside(*svc, r.cfg.Catalog, host)
+			in.Service, req.Service = &beside, &beside
+		}
 		choice, protocol, again, failure := r.choose(ctx, w, m, req, host, hash)
 		if failure != nil {
 			return nil, again, failure
@@ -139,10 +143,6 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	rev, err := workload.Render(in)
 	if err != nil {
 		return nil, 0, &service.Failure{Reason: reasonInvalidSpec, Message: err.Error()}
-	}
-	if !r.cfg.Cluster && rev.Component(service.RoleTransformer) != nil {
-		return nil, 0, &service.Failure{Reason: reasonInvalidSpec,
-			Message: "spec.transformer: not run on one machine yet: serve it as a service of its own that calls this one"}
 	}
 	rev.Service = w.key
 	next := &Record{Service: w.key, Selection: hash, Revision: rev, Inputs: r.inputs(w.object, rev.Runtime)}

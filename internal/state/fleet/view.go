@@ -35,16 +35,26 @@ func entrance(r *workload.Revision) service.Role {
 }
 
 // Needs are the roles behind an entrance that calls them by itself: those of a
-// transformer's predictor, those of a router.
+// transformer's predictor, those of a router. An explainer calls, and is called by
+// none.
 func Needs(r *workload.Revision) (out []service.Role) {
 	in := entrance(r)
 	if in != service.RoleTransformer && in != service.RoleRouter {
 		return nil
 	}
 	for i := range r.Components {
-		if role := r.Components[i].Role; role != in {
+		if role := r.Components[i].Role; role != in && role != service.RoleExplainer {
 			out = append(out, role)
 		}
+	}
+	return out
+}
+
+// Called are the roles that others of their service call.
+func Called(r *workload.Revision) []service.Role {
+	out := Needs(r)
+	if p := r.Predictor(); r.Component(service.RoleExplainer) != nil && !slices.Contains(out, p) {
+		out = append(out, p)
 	}
 	return out
 }
@@ -76,7 +86,10 @@ func (s *snapshot) view(url string, now time.Time, cluster bool) View {
 		return v
 	}
 	v.Role, v.Disaggregation = entrance(&s.record.Revision), s.record.Revision.Disaggregation
-	v.Needs = Needs(&s.record.Revision)
+	v.Needs, v.Called = Needs(&s.record.Revision), Called(&s.record.Revision)
+	if e := s.record.Revision.Component(service.RoleExplainer); e != nil {
+		v.Explainer = &e.Limits
+	}
 	v.Startup = s.record.Learned[v.Role].Startup()
 	v.Adapters, v.Access = s.record.Revision.Model.Adapters, s.record.Revision.Access
 	v.Protocol, v.Limits = s.record.Revision.Protocol, s.record.Revision.Component(v.Role).Limits

@@ -91,6 +91,16 @@ func CheckModel(d *dispatch.Dispatcher, pass *keys.Pass, q dispatch.Request) err
 	return forbidden(pass, q.Model)
 }
 
+// CheckGraph returns an error if the key does not allow an inference graph. A key for
+// the graph is enough for its steps.
+func CheckGraph(pass *keys.Pass, k service.Key) error {
+	full := k.String()
+	if !limited(pass) || pass.Allows(full, strings.TrimPrefix(full, defaultPrefix)) || pass.AllowsIn(k.Namespace, k.Name) {
+		return nil
+	}
+	return forbidden(pass, k.Name)
+}
+
 // Permission returns the check for dispatch.Request.May of q: it returns an error
 // for a service or shared pool that the key does not allow. It is nil for a key
 // that allows all. The check reads q whenever it is called.

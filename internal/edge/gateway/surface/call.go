@@ -64,6 +64,11 @@ func (k Kind) Forwards() bool { return k == AsIs || k == ModelInBody || k == Mod
 // NamesModel reports whether the paths of calls of the kind name a model.
 func (k Kind) NamesModel() bool { return k >= DescribeModel }
 
+// Explains reports whether the call asks for an explanation.
+func (c *Call) Explains() bool {
+	return c.Kind == ModelInPath && (c.After == ":explain" || c.After == "/explain")
+}
+
 // Target is the path to ask a replica for: name is the one that it serves the
 // model by, "" for the client's, and prefix what its engine has before /v1.
 func (c *Call) Target(prefix, name string) string {

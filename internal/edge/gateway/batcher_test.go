@@ -1,0 +1,148 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// doubler answers KServe v1 requests with twice each instance, and counts them.
+func doubler(t *testing.T, calls *atomic.Int32, most *atomic.Int32) string {
+	return replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+		calls.Add(1)
+		var in struct {
+			Instances []int `json:"instances"`
+		}
+		if err := json.NewDecoder(q.Body).Decode(&in); err != nil {
+			t.Error(err)
+		}
+		most.Store(max(most.Load(), int32(len(in.Instances))))
+		for i := range in.Instances {
+			in.Instances[i] *= 2
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"predictions": in.Instances})
+	})
+}
+
+// TestBatcherJoinsRequests: requests that come together are one at the replica, and
+// each client gets its own predictions.
+func TestBatcherJoinsRequests(t *testing.T) {
+	r := newRig(t, nil)
+	var calls, most atomic.Int32
+	p := pool("m", doubler(t, &calls, &most))
+	p.Batcher = &service.Batcher{MaxSize: 20, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	var all sync.WaitGroup
+	for i := range 10 { // of 2 instances each: the batch is full with the last
+		all.Go(func() {
+			a := r.send(http.MethodPost, "/v1/models/m:predict", fmt.Sprintf(`{"instances":[%d,%d]}`, i, 100+i))
+			var out struct {
+				Message     string `json:"message"`
+				BatchID     string `json:"batchId"`
+				Predictions []int  `json:"predictions"`
+			}
+			if err := json.Unmarshal([]byte(a.body), &out); err != nil || a.code != http.StatusOK || out.BatchID == "" || out.Message != "" {
+				t.Error(err, a)
+			}
+			if want := []int{2 * i, 200 + 2*i}; len(out.Predictions) != 2 || out.Predictions[0] != want[0] || out.Predictions[1] != want[1] {
+				t.Errorf("got %v, want %v", out.Predictions, want)
+			}
+		})
+	}
+	all.Wait()
+	if calls.Load() != 1 || most.Load() != 20 {
+		t.Errorf("%d requests reached the replica, the largest of %d instances", calls.Load(), most.Load())
+	}
+}
+
+// TestBatcherWaits: a request alone is sent once its time has passed, and one that
+// cannot be joined is passed on as it stands.
+func TestBatcherWaits(t *testing.T) {
+	r := newRig(t, nil)
+	at := replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+		b, _ := io.ReadAll(q.Body)
+		_, _ = fmt.Fprintf(w, `{"predictions":[%q]}`, b)
+	})
+	p := pool("m", at)
+	p.Batcher = &service.Batcher{MaxSize: 100, MaxLatency: time.Millisecond}
+	r.d.SetPool(p)
+	if a := r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[1]}`); a.code != 200 || !json.Valid([]byte(a.body)) || a.body[:12] != `{"message":"` {
+		t.Error(a)
+	}
+	for _, body := range []string{`{"instances":[1],"signature_name":"x"}`, `{"inputs":[1]}`, `no JSON`} {
+		if a, want := r.send(http.MethodPost, "/v1/models/m:predict", body), fmt.Sprintf(`{"predictions":[%q]}`, body); a.body != want {
+			t.Errorf("got %s, want %s", a.body, want)
+		}
+	}
+}
+
+// TestBatcherTellsFailures: each client gets the replica's own error, or why the answer
+// cannot be divided.
+func TestBatcherTellsFailures(t *testing.T) {
+	for _, tt := range []struct {
+		status int
+		answer string
+		want   int
+	}{{400, `{"error":"no"}`, 400}, {200, `{"predictions":[]}`, 502}, {200, `what`, 502}} {
+		r := newRig(t, nil)
+		at := replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+			w.WriteHeader(tt.status)
+			_, _ = io.WriteString(w, tt.answer)
+		})
+		p := pool("m", at)
+		p.Batcher = &service.Batcher{MaxSize: 1, MaxLatency: time.Minute}
+		r.d.SetPool(p)
+		if a := r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[1]}`); a.code != tt.want || a.body == "" {
+			t.Error(tt, a)
+		}
+	}
+}
+
+// TestExplainerAnswersExplanations: calls for explanations reach the explainer's
+// replicas, wake the service, and all others reach the predictor's.
+func TestExplainerAnswersExplanations(t *testing.T) {
+	r := newRig(t, nil)
+	says := func(text string) string {
+		return replicaServer(t, func(w http.ResponseWriter, q *http.Request) { _, _ = io.WriteString(w, text+q.URL.Path) })
+	}
+	predictor, explainer := says("predicted "), says("explained ")
+	p := pool("m", predictor)
+	e := p
+	e.Entry = service.RoleExplainer
+	put := func(awake bool) {
+		p.Replicas = nil
+		if awake {
+			p.Replicas = []replica.Replica{{ID: "p", Service: p.Key, Role: service.RoleEngine, Phase: replica.Ready, HTTP: predictor},
+				{ID: "e", Service: p.Key, Role: service.RoleExplainer, Phase: replica.Ready, HTTP: explainer}}
+		}
+		e.Replicas = p.Replicas
+		r.d.SetPool(p)
+		r.d.SetPool(dispatch.PoolConfig{Key: routing.RolePool(p.Key, service.RoleExplainer).Key, Shared: true, ServedName: "m", Members: []dispatch.PoolConfig{e}})
+	}
+	put(false)
+	r.demand.onWake = func(name string) {
+		if name != "default/m" {
+			t.Errorf("%s was woken", name)
+		}
+		go put(true)
+	}
+	for path, want := range map[string]string{"/v1/models/m:explain": "explained /v1/models/m:explain", "/v2/models/m/explain": "explained /v2/models/m/explain",
+		"/v1/models/default%2Fm:explain": "explained /v1/models/m:explain", "/v1/models/m:predict": "predicted /v1/models/m:predict"} {
+		if a := r.send(http.MethodPost, path, `{}`); a.body != want {
+			t.Errorf("%s: got %+v, want %s", path, a, want)
+		}
+	}
+	if r.demand.wakes.Load() == 0 {
+		t.Error("nothing was woken")
+	}
+}

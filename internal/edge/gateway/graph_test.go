@@ -1,0 +1,161 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/apikey"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// echoing answers with its name, its path and what it got, as an object.
+func echoing(t *testing.T, name string, status int) string {
+	return replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+		b, _ := io.ReadAll(q.Body)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `{"by":%q,"path":%q,"tenant":%q,"predictions":[%s]}`, name, q.URL.Path, q.Header.Get("X-Tenant"), b)
+	})
+}
+
+// graphed is a rig with services a and b, a service bad that fails, and graphs.
+func graphed(t *testing.T, graphs ...*routing.Graph) *rig {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("a", echoing(t, "a", 200)))
+	b := pool("b", echoing(t, "b", 200))
+	b.Protocol = service.ProtocolV2
+	r.d.SetPool(b)
+	r.d.SetPool(pool("bad", echoing(t, "bad", 418)))
+	var objects []routing.Object
+	for _, g := range graphs {
+		if g.Key.Name == "" {
+			g.Key = service.ParseKey("g")
+		}
+		objects = append(objects, g)
+	}
+	r.d.SetObjects(objects)
+	return r
+}
+
+func node(kind routing.NodeKind, steps ...routing.GraphStep) routing.GraphNode {
+	return routing.GraphNode{Kind: kind, Steps: steps}
+}
+
+func root(n routing.GraphNode) map[string]routing.GraphNode {
+	return map[string]routing.GraphNode{routing.GraphRoot: n}
+}
+
+const atGraph = "g.default.localhost"
+
+func TestGraphNodes(t *testing.T) {
+	outside := "http://" + echoing(t, "outside", 200) + "/any"
+	for name, tt := range map[string]struct {
+		nodes map[string]routing.GraphNode
+		body  string
+		code  int
+		want  string
+	}{
+		"a sequence gives each step the request": {root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}, routing.GraphStep{Service: "b"})), `1`, 200,
+			`{"by":"b","path":"/v2/models/b/infer","tenant":"","predictions":[1]}`},
+		"or the answer before": {root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}, routing.GraphStep{Service: "b", Response: true})), `1`, 200,
+			`{"by":"b","path":"/v2/models/b/infer","tenant":"","predictions":[{"by":"a","path":"/v1/models/a:predict","tenant":"","predictions":[1]}]}`},
+		"or its predictions as instances": {root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}, routing.GraphStep{Service: "b", Response: true, MapPredictions: true})), `1`, 200,
+			`{"by":"b","path":"/v2/models/b/infer","tenant":"","predictions":[{"instances":[1]}]}`},
+		"a sequence ends where a condition is not met": {root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}, routing.GraphStep{Service: "b", Condition: "nothing"})), `1`, 200,
+			`{"by":"a","path":"/v1/models/a:predict","tenant":"","predictions":[1]}`},
+		"and where a hard step fails": {root(node(routing.NodeSequence, routing.GraphStep{Service: "bad", Hard: true}, routing.GraphStep{Service: "b"})), `1`, 418,
+			`{"by":"bad","path":"/v1/models/bad:predict","tenant":"","predictions":[1]}`},
+		"a soft one changes nothing": {root(node(routing.NodeSequence, routing.GraphStep{Service: "bad"}, routing.GraphStep{Service: "a"})), `1`, 200,
+			`{"by":"a","path":"/v1/models/a:predict","tenant":"","predictions":[1]}`},
+		"a switch takes the first condition that is met": {root(node(routing.NodeSwitch, routing.GraphStep{Service: "a", Condition: `instances.#(n>10)`},
+			routing.GraphStep{Service: "b", Condition: `[@this].#(source=="client")`})), `{"source":"client","instances":[{"n":3}]}`, 200,
+			`{"by":"b","path":"/v2/models/b/infer","tenant":"","predictions":[{"source":"client","instances":[{"n":3}]}]}`},
+		"or none": {root(node(routing.NodeSwitch, routing.GraphStep{Service: "a", Condition: "x"})), `{}`, 404, `meets no condition of the switch root`},
+		"an ensemble joins the answers": {root(node(routing.NodeEnsemble, routing.GraphStep{Service: "a", Name: "one"}, routing.GraphStep{Service: "bad"})), `1`, 200,
+			`{"1":{"by":"bad","path":"/v1/models/bad:predict","tenant":"","predictions":[1]},"one":{"by":"a","path":"/v1/models/a:predict","tenant":"","predictions":[1]}}`},
+		"unless a hard step fails": {root(node(routing.NodeEnsemble, routing.GraphStep{Service: "a"}, routing.GraphStep{Service: "bad", Hard: true})), `1`, 418,
+			`{"by":"bad","path":"/v1/models/bad:predict","tenant":"","predictions":[1]}`},
+		"a splitter draws": {root(node(routing.NodeSplitter, routing.GraphStep{Service: "bad"}, routing.GraphStep{Service: "a", Weight: 100})), `1`, 200,
+			`{"by":"a","path":"/v1/models/a:predict","tenant":"","predictions":[1]}`},
+		"nodes lead to nodes, and to servers outside": {map[string]routing.GraphNode{routing.GraphRoot: node(routing.NodeSequence, routing.GraphStep{Node: "next"}), "next": node(routing.NodeSequence, routing.GraphStep{URL: outside})}, `1`, 200,
+			`{"by":"outside","path":"/any","tenant":"","predictions":[1]}`},
+		"a URL of a cluster is the service here": {root(node(routing.NodeSequence, routing.GraphStep{URL: "http://a-predictor.default.svc.cluster.local/v1/models/a:predict"})), `1`, 200,
+			`{"by":"a","path":"/v1/models/a:predict","tenant":"","predictions":[1]}`},
+		"a service that is not there": {root(node(routing.NodeSequence, routing.GraphStep{Service: "zzz"})), `1`, 503, `there is no service default/zzz, which the graph asks`},
+		"a server that is not there":  {root(node(routing.NodeSequence, routing.GraphStep{URL: "http://127.0.0.1:1/x"})), `1`, 500, `the graph default/g could not answer: step http://127.0.0.1:1/x`},
+	} {
+		r := graphed(t, &routing.Graph{Nodes: tt.nodes})
+		for _, path := range []string{"/", "/v1/models/g:predict"} {
+			host := atGraph
+			if path != "/" {
+				host = "other.example" // its name decides
+			}
+			a := r.send(http.MethodPost, path, tt.body, "Host", host, "X-Tenant", "kept")
+			if a.code != tt.code || (tt.code == 200 && a.body != tt.want) || !strings.Contains(a.body, tt.want) {
+				t.Errorf("%s, %s: got %d %s, want %d %s", name, path, a.code, a.body, tt.code, tt.want)
+			}
+		}
+	}
+}
+
+// TestGraphPropagates: steps get the fields that the graph names, and no other.
+func TestGraphPropagates(t *testing.T) {
+	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "a"})), Propagate: []string{"x-ten*"}})
+	if a := r.send(http.MethodPost, "/", `1`, "Host", atGraph, "X-Tenant", "blau"); !strings.Contains(a.body, `"tenant":"blau"`) {
+		t.Error(a)
+	}
+}
+
+// TestGraphEnds: what could go on for ever does not.
+func TestGraphEnds(t *testing.T) {
+	var stuck atomic.Int32
+	release := make(chan struct{})
+	defer close(release)
+	slow := "http://" + replicaServer(t, func(_ http.ResponseWriter, q *http.Request) {
+		stuck.Add(1)
+		select {
+		case <-release:
+		case <-q.Context().Done():
+		}
+	})
+	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: slow})), Timeout: 50 * time.Millisecond},
+		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("loop")}, Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: "http://loop.default.localhost/"}))})
+	if a := r.send(http.MethodPost, "/", `1`, "Host", atGraph); a.code != http.StatusGatewayTimeout || stuck.Load() != 1 {
+		t.Error(a)
+	}
+	if a := r.send(http.MethodPost, "/", `1`, "Host", "loop.default.localhost"); a.code != http.StatusLoopDetected {
+		t.Error(a)
+	}
+	if a := r.send(http.MethodGet, "/", ``, "Host", atGraph); a.code != http.StatusMethodNotAllowed {
+		t.Error(a)
+	}
+	until(t, func() bool { return r.gw.buffered.Used() == 0 })
+}
+
+// TestGraphNeedsItsKey: the graph's root path, which is the gateway's own without a
+// graph, needs a key as any inference does.
+func TestGraphNeedsItsKey(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	_, secret := create(apikey.Limits{Models: []string{"g"}})
+	r.d.SetPool(pool("a", echoing(t, "a", 200)))
+	r.d.SetObjects([]routing.Object{&routing.Graph{Meta: service.Meta{Key: service.ParseKey("g")}, Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}))},
+		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("other")}, Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}))}})
+	for _, tt := range []struct {
+		host, key string
+		code      int
+	}{{atGraph, "", 401}, {atGraph, secret, 200}, {"other.default.localhost", secret, 403}} {
+		header := []string{"Host", tt.host}
+		if tt.key != "" {
+			header = append(header, "Authorization", "Bearer "+tt.key)
+		}
+		if a := r.send(http.MethodPost, "/", `1`, header...); a.code != tt.code {
+			t.Errorf("%s with key %q: %+v", tt.host, tt.key, a)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package gateway
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/payloads"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// The types of a logger's events, which are KServe's.
+const (
+	eventRequest  = "org.kubeflow.serving.inference.request"
+	eventResponse = "org.kubeflow.serving.inference.response"
+)
+
+// headerEventID is a client's own id for the events of its request.
+const headerEventID = "Ce-Id"
+
+// logged is what the logger of a request's pool gets. Its zero value is nothing.
+type logged struct {
+	of     *dispatch.Logger
+	event  payloads.Event // what request and answer share
+	answer *payloads.Copy // nil: the answer is not copied
+}
+
+// logRequest copies an admitted request for the logger of its pool, and prepares to
+// copy the answer.
+func (x *exchange) logRequest() {
+	of := x.proxy.grant.Pool().Logger
+	if of == nil {
+		return
+	}
+	h := x.req.r.Header
+	x.logged = logged{of: of, event: payloads.Event{URL: of.URL, ID: cmp.Or(h.Get(headerEventID), x.req.id), Time: x.seen.Begun,
+		Source: "/" + of.Service.Namespace + "/" + of.Service.Name, ContentType: h.Get("Content-Type"),
+		Attributes: map[string]string{"Inferenceservicename": of.Service.Name, "Namespace": of.Service.Namespace,
+			"Component": component(of.Component), "Endpoint": endpoint(of.Service), "Metadata": payloads.JSON(metadata(h, of.Headers))}}}
+	if len(of.Annotated) > 0 {
+		x.logged.event.Attributes["Annotations"] = payloads.JSON(of.Annotated)
+	}
+	if of.Mode.Requests() {
+		e := x.logged.event
+		e.Type, e.Data = eventRequest, x.gw.payloads.Copy()
+		if b := &x.req.body; b.tail == nil {
+			e.Data.Write(b.head)
+		} else {
+			e.Data.Lose() // it is not in memory
+		}
+		x.gw.payloads.Put(e)
+	}
+	if of.Mode.Responses() {
+		x.logged.answer = x.gw.payloads.Copy()
+	}
+}
+
+// logAnswer hands on the copy of an answer. As in KServe, only answers of 200 are
+// logged.
+func (x *exchange) logAnswer(status int) {
+	l := &x.logged
+	if l.answer == nil {
+		return
+	}
+	if status == http.StatusOK {
+		e := l.event
+		e.Type, e.Time, e.Data = eventResponse, time.Now(), l.answer
+		x.gw.payloads.Put(e)
+	} else {
+		l.answer.Drop()
+	}
+	l.answer = nil
+}
+
+// component is a role as KServe calls it.
+func component(r service.Role) string {
+	if r == service.RoleEngine {
+		return "predictor"
+	}
+	return string(r)
+}
+
+func endpoint(k service.Key) string {
+	if k.IsCanary() {
+		return "canary"
+	}
+	return "default"
+}
+
+// metadata are the values of a request's fields that go along.
+func metadata(h http.Header, names []string) map[string][]string {
+	out := map[string][]string{}
+	for _, name := range names {
+		if values := h[name]; len(values) > 0 {
+			out[name] = values
+		}
+	}
+	return out
+}
