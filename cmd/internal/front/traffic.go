@@ -262,7 +262,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Entry: v.Role,
+	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Parent: v.Service.Parent, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Bounds:   routing.Bounds{MaxQueue: v.Limits.Queue.MaxRequests, MaxQueueBytes: v.Limits.Queue.MaxBytes, MaxWait: v.Limits.Queue.MaxWait},
 		Adapters: adapters(v), Access: v.Access, Replicas: v.Replicas, Starting: v.Starting, Startup: v.Startup,

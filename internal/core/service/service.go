@@ -147,6 +147,9 @@ type Service struct {
 	// Custom reports that the engine's containers are complete and no runtime is
 	// to be selected (KServe's predictor with only containers).
 	Custom bool `json:"custom,omitempty"`
+	// Parent is a service of the namespace at whose host it answers too, by its name;
+	// "" for none.
+	Parent string `json:"parent,omitempty"`
 	// AcceleratorClass names required accelerator classes (OME).
 	AcceleratorClass []string `json:"acceleratorClass,omitempty"`
 	// Disaggregation overrides the runtime's; "" leaves it.

@@ -72,7 +72,10 @@ func (s *statuses) graph(g *routing.Graph) routing.Status {
 		}
 	}
 	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, plural(len(g.Nodes), "node")+", "+plural(steps, "step"))
-	if len(lacks) > 0 {
+	switch {
+	case len(lacks) == steps:
+		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, strings.Join(lacks[:min(len(lacks), maxListed)], "; "))
+	case len(lacks) > 0:
 		ready = condition(routing.ConditionReady, "True", routing.ReasonDegraded, strings.Join(lacks[:min(len(lacks), maxListed)], "; "))
 	}
 	return routing.Status{Conditions: []service.Condition{ready}}

@@ -240,6 +240,9 @@ func (t *Table) at(k service.Key, q *Query) (Target, error) {
 		return out, nil
 	}
 	name := strings.TrimPrefix(q.Model, k.Namespace+"/")
+	if slices.Contains(t.children[k], name) {
+		return Target{Pool: routing.Service(service.Key{Namespace: k.Namespace, Name: name}), Named: true}, nil
+	}
 	if own := t.adapters[k.Stable()]; slices.Contains(own, name) {
 		out.Adapter, out.Model = name, name
 	} else if k.IsCanary() && slices.Contains(t.adapters[k], name) {

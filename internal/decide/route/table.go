@@ -32,6 +32,8 @@ type Entry struct {
 	Served []string
 	// Access is how else requests reach it.
 	Access service.Access
+	// Parent is the service of its namespace at whose host requests may name this one.
+	Parent string
 }
 
 // Query is what a request says of where it wants to go.
@@ -85,6 +87,7 @@ type Table struct {
 	// adapters are services', and canaries', names of theirs.
 	adapters map[service.Key][]string
 	served   map[service.Key][]string // see Entry.Served
+	children map[service.Key][]string // names of the services with this parent
 	hostOf   map[service.Key]string
 	access   map[service.Key]service.Access // of services that have any
 	below    map[string]service.Key         // of paths below which their own are
@@ -140,6 +143,13 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 				t.adapters = map[service.Key][]string{}
 			}
 			t.adapters[e.Key] = e.Adapters
+		}
+		if e.Parent != "" {
+			if t.children == nil {
+				t.children = map[service.Key][]string{}
+			}
+			parent := service.Key{Namespace: e.Key.Namespace, Name: e.Parent}
+			t.children[parent] = append(t.children[parent], e.Key.Name)
 		}
 		if len(e.Served) > 0 {
 			if t.served == nil {

@@ -44,6 +44,8 @@ type PoolConfig struct {
 	// are starting; without any, they are as good as none, and a request wakes
 	// the service.
 	Needs []service.Role
+	// Parent is the service at whose host requests may name this one; "" for none.
+	Parent string
 	// Limits are the entry role's.
 	Limits service.Limits
 	// Replicas are the service's, of every role. Those of a shared pool are

@@ -28,8 +28,8 @@ type trainedFiles struct {
 }
 
 // readTrainedModel reads a model that KServe has a server of several models load. Here
-// each has replicas of its own, which sleep while nothing asks for it, so that the
-// InferenceService named serves nothing of it.
+// each has replicas of its own, which sleep while nothing asks for it; of the
+// InferenceService named it has the host.
 func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 	s := r.Service(m.Metadata, o)
 	s.Model = &service.ModelSource{URI: fetched(m.Spec.Model.StorageURI)}
@@ -44,6 +44,7 @@ func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 	if m.Spec.InferenceService == "" {
 		r.Errorf("spec.inferenceService", "is missing: name the service")
 	}
+	s.Parent = m.Spec.InferenceService
 	s.ProtocolDefault = defaultProtocol(s)
 	s.Components.Engine = &service.Component{Main: mainContainer}
 	if q := m.Spec.Model.Memory; q != nil {
@@ -51,5 +52,5 @@ func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: *q}}}}
 		manifest.CheckContainer(r.Report, "spec.model.memory", s.Components.Engine.Pod.Containers[0])
 	}
-	r.Warnf("spec.inferenceService", "has no effect: the model is served by replicas of its own, which sleep while nothing asks for it")
+	r.Warnf("spec.inferenceService", "has the model answer at that service's host; the model is served by replicas of its own, which sleep while nothing asks for it")
 }
