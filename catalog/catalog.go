@@ -89,7 +89,7 @@ func joined(all []service.Runtime, locals map[string]*service.Local) ([]service.
 			delete(locals, rt.Name)
 		}
 		// The host is unknown here, so that only images are compared.
-		if rt.Origin.Dialect() == service.DialectOME {
+		if d := rt.Origin.Dialect(); d == service.DialectOME || d == service.DialectKServe && rt.Components.Engine.Local == nil {
 			*rt = workload.Localize(*rt, builtin, selection.Host{})
 		}
 	}

@@ -38,8 +38,9 @@ func runtimes(t testing.TB) map[string]service.Runtime {
 var folders = map[string][]string{
 	"builtin": {"kserve-llm", "kserve-llm-multinode", "kserve-llm-prefill-decode", "kserve-llm-prefill-decode-multinode", "llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
 		"roundhouse-simulator", "roundhouse-sklearn", "roundhouse-tensorflow", "roundhouse-xgboost", "sglang", "sglang-streamer", "vllm", "vllm-streamer", "vllm-tensorizer"},
-	"kserve": {"kserve-huggingfaceserver", "kserve-lgbserver", "kserve-mlserver", "kserve-paddleserver", "kserve-pmmlserver", "kserve-sklearnserver",
-		"kserve-tensorflow-serving", "kserve-torchserve", "kserve-tritonserver", "kserve-xgbserver"},
+	"kserve": {"kserve-autogluonserver", "kserve-huggingfaceserver", "kserve-huggingfaceserver-multinode", "kserve-lgbserver", "kserve-mlserver", "kserve-openvino",
+		"kserve-paddleserver", "kserve-pmmlserver", "kserve-predictiveserver", "kserve-sklearnserver",
+		"kserve-tensorflow-serving", "kserve-torchserve", "kserve-tritonserver", "kserve-vllmserver", "kserve-xgbserver"},
 	"ome": append(rows("srt-", `
 deepseek-rdma-pd-rt
 deepseek-rdma-rt
@@ -180,7 +181,7 @@ func TestLocal(t *testing.T) {
 		ran++
 		svc := service.Service{
 			// KServe puts the labels on a service that has none of its own.
-			Meta:       service.Meta{Key: service.Key{Namespace: "default", Name: "iris"}, Labels: map[string]string{"modelClass": "mlserver_sklearn.SKLearnModel", "serviceEnvelope": "kserve"}},
+			Meta:       service.Meta{Key: service.Key{Namespace: "default", Name: "iris"}, Labels: map[string]string{"modelClass": "mlserver_sklearn.SKLearnModel", "serviceEnvelope": "kserve"}, Annotations: map[string]string{"modelFormat": "sklearn"}},
 			Components: service.Components{Engine: &service.Component{}},
 		}
 		rev, err := workload.Render(workload.Input{Service: &svc, Runtime: &rt, Choice: service.RuntimeChoice{Name: name}})

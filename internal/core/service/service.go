@@ -289,6 +289,9 @@ type Residency struct {
 type ObjectRef struct {
 	Name string `json:"name"`
 	Kind string `json:"kind,omitempty"`
+	// Implied: the manifest names it by what it means alone, as KServe's legacy schema
+	// does. One machine may take another in its place, so it is no part of a revision.
+	Implied bool `json:"-"`
 }
 
 // In is the reference as d means it. OME's kind narrows nothing: it looks in the

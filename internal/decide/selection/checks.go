@@ -42,6 +42,9 @@ func Checks(req Request, runtimes []service.Runtime, host Host) []Check {
 	if host.Cluster {
 		return nil
 	}
+	if open, ok := unpinned(req, host); ok {
+		req = open
+	}
 	s := newSubject(req, host)
 	if s.svc.Custom {
 		return checksOf(s.svc.Components, service.Components{}, host, service.Attributes{})

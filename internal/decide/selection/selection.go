@@ -163,8 +163,24 @@ func choose(req Request, runtimes []service.Runtime, host Host) Result {
 		res.Protocol = s.protocol(res.Chosen.Runtime)
 		return res
 	}
+	if open, ok := unpinned(req, host); ok {
+		if other := Choose(open, runtimes, host); other.Chosen != nil {
+			return other
+		}
+	}
 	res.Reason, res.Message = s.lacking(ranked)
 	return res
+}
+
+// unpinned is the request without a runtime that its manifest only implies, where one
+// machine lacks that runtime's server and may have another.
+func unpinned(req Request, host Host) (Request, bool) {
+	if req.Service == nil || req.Service.Runtime == nil || !req.Service.Runtime.Implied || host.Cluster {
+		return req, false
+	}
+	s := *req.Service
+	s.Runtime = nil
+	return Request{Service: &s, Attributes: req.Attributes}, true
 }
 
 // subject is the request, settled once for all runtimes.

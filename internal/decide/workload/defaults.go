@@ -140,6 +140,17 @@ func templateLabels(in Input) map[string]string {
 	return out
 }
 
+// templateAnnotations are the service's annotations with the one that KServe's webhook
+// adds.
+func templateAnnotations(in Input) map[string]string {
+	out := map[string]string{}
+	if f := in.Attributes.Format.Name; f != "" && in.Runtime != nil && in.Runtime.Origin.Dialect() == service.DialectKServe {
+		out["modelFormat"] = f
+	}
+	maps.Copy(out, in.Service.Annotations)
+	return out
+}
+
 // maxLabel is the length of a label's value in Kubernetes.
 const maxLabel = 63
 

@@ -162,7 +162,7 @@ func Render(in Input) (Revision, error) {
 	if in.Cluster && s.Model != nil {
 		rev.Model.Storage = s.Model.Storage
 	}
-	data := map[string]any{"Name": s.ServedName(), "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": labels(s.Annotations)}
+	data := map[string]any{"Name": s.ServedName(), "Namespace": s.Namespace, "Labels": templateLabels(in), "Annotations": templateAnnotations(in)}
 	var err error
 	if rev.Model.Adapters, err = in.served(data); err != nil {
 		return Revision{}, fmt.Errorf("%s: %w", s.Key, err)

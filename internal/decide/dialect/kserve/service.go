@@ -232,7 +232,7 @@ func readLegacy(r *manifest.Reader, path, framework string, s *service.Service) 
 			r.Warnf(path, "is the legacy schema: read as model with modelFormat.name %s", framework)
 			return
 		}
-		s.Runtime = &service.ObjectRef{Name: runtime}
+		s.Runtime = &service.ObjectRef{Name: runtime, Implied: true}
 	}
 	r.Warnf(path, "is the legacy schema: read as model with modelFormat.name %s and runtime %s", framework, s.Runtime.Name)
 }
