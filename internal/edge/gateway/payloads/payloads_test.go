@@ -1,0 +1,86 @@
+package payloads
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBounds: a copy over a bound is lost and gives back its memory; events beyond the
+// queue's are dropped.
+func TestBounds(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer server.Close()
+	cfg := Config{MaxEvents: 2, MaxBytes: 100, MaxPayload: 10, Senders: 1, Timeout: time.Minute}
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := q.Copy()
+	long.Write([]byte("12345678"))
+	if long.Write([]byte("90abc")); !long.lost || q.held.Load() != 0 {
+		t.Errorf("lost %v, %d bytes held", long.lost, q.held.Load())
+	}
+	for range 10 {
+		c := q.Copy()
+		c.Write([]byte("x"))
+		q.Put(Event{URL: server.URL, Data: c})
+	}
+	if held := q.held.Load(); held > 3 {
+		t.Errorf("%d bytes held by at most 3 events", held)
+	}
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	q.Close(short) // it does not wait for ever
+	close(release)
+	q.Close(t.Context())
+	if q.held.Load() != 0 {
+		t.Errorf("%d bytes held by nothing", q.held.Load())
+	}
+	var nothing *Copy
+	nothing.Write([]byte("x"))
+	nothing.Drop()
+	if (Config{}).Validate() == nil {
+		t.Error("no bounds are valid")
+	}
+}
+
+// TestFailures are told.
+func TestFailures(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Redirect(w, &http.Request{}, "http://elsewhere", http.StatusFound) }))
+	defer server.Close()
+	cfg := DefaultConfig()
+	failed := make(chan error, 2)
+	cfg.Failed = func(_ string, err error) { failed <- err }
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Put(Event{URL: server.URL, Data: q.Copy()})
+	if err := <-failed; !strings.Contains(err.Error(), "302") {
+		t.Error(err)
+	}
+	q.Put(Event{URL: "no URL\x00", Data: q.Copy()})
+	if err := <-failed; err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestJSONIsASCII(t *testing.T) {
+	in := map[string][]string{"X": {"grün \U0001f600 \n\x7f"}}
+	out := JSON(in)
+	for _, c := range []byte(out) {
+		if c < 0x20 || c > 0x7e {
+			t.Errorf("%q has the byte %x", out, c)
+		}
+	}
+	var back map[string][]string
+	if err := json.Unmarshal([]byte(out), &back); err != nil || back["X"][0] != in["X"][0] {
+		t.Errorf("%q: %q %v", out, back, err)
+	}
+}
