@@ -292,14 +292,6 @@ func overGRPC(p service.Protocol) bool {
 	return p == service.ProtocolGRPCV1 || p == service.ProtocolGRPCV2
 }
 
-// labels is m, never nil, so that a template's missing key is reported as one.
-func labels(m map[string]string) map[string]string {
-	if m == nil {
-		return map[string]string{}
-	}
-	return m
-}
-
 // maxFilled is the size of all texts of a component once their templates are
 // filled: a long annotation may stand in each of them.
 const maxFilled = 16 << 20

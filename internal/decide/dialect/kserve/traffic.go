@@ -2,7 +2,6 @@ package kserve
 
 import (
 	"maps"
-	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
@@ -39,11 +38,23 @@ func readLogger(r *manifest.Reader, path string, in *logger) *service.Logger {
 			r.Warnf(strict.Index(path+".metadataHeaders", i), "has no effect: %s holds a secret, which is not sent on", manifest.Clip(name))
 			continue
 		}
-		out.Headers = append(out.Headers, textproto.CanonicalMIMEHeaderKey(name))
+		out.Headers = append(out.Headers, canonical(name))
 	}
 	p := r.Problem(path, "has no effect on a cluster: gateways there send nothing to addresses that manifests name")
 	p.Warning, p.Platform = true, manifest.Kubernetes
 	return out
+}
+
+// canonical is a header field's name as HTTP's servers have it: "X-Tenant".
+func canonical(name string) string {
+	out, begins := []byte(strings.ToLower(name)), true
+	for i, c := range out {
+		if begins && c >= 'a' && c <= 'z' {
+			out[i] = c - 'a' + 'A'
+		}
+		begins = c == '-'
+	}
+	return string(out)
 }
 
 // secretHeaders are not sent to a logger, whoever asks for them.
