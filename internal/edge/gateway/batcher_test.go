@@ -1,10 +1,13 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -144,5 +147,41 @@ func TestExplainerAnswersExplanations(t *testing.T) {
 	}
 	if r.demand.wakes.Load() == 0 {
 		t.Error("nothing was woken")
+	}
+}
+
+// TestBatcherBehindATransformer: what a transformer asks of its predictor is gathered
+// as well.
+func TestBatcherBehindATransformer(t *testing.T) {
+	r := newRig(t, nil)
+	var calls, most atomic.Int32
+	p := pool("m/engine", doubler(t, &calls, &most))
+	p.Key = routing.RolePool(service.ParseKey("m"), service.RoleEngine).Key
+	p.Shared, p.Restarted, p.Batcher = true, true, &service.Batcher{MaxSize: 2, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- r.gw.ServeTo(ctx, l, routing.PoolRef(p.Key)) }()
+	r.url = "http://" + l.Addr().String()
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			if a := r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[4]}`); a.code != 200 || !strings.Contains(a.body, `"predictions":[8]`) {
+				t.Error(a)
+			}
+		})
+	}
+	all.Wait()
+	if calls.Load() != 1 {
+		t.Errorf("%d requests reached the replica", calls.Load())
+	}
+	r.client.CloseIdleConnections()
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }

@@ -117,13 +117,13 @@ func (x *exchange) query() dispatch.Request { return x.req.query(x.gw.cfg.Sessio
 
 // serveModel admits the request and forwards it. The body has been read.
 func (x *exchange) serveModel() error {
+	if g := x.asksGraph(); g != nil { // by the name of the model, which is known now
+		return x.serveGraph(g)
+	}
 	if w, ok := x.w.(*explained); ok {
 		w.explanation, w.err = x.gw.dispatch.Explain(x.query())
 		w.found = w.err == nil
 		return nil
-	}
-	if g := x.hostGraph(); g != nil { // by the name of the model, which is known now
-		return x.serveGraph(g)
 	}
 	if answered, err := x.gather(); answered || err != nil {
 		return err

@@ -118,7 +118,8 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 		defer x.end()
 		x.req.to = to
 		path := r.URL.EscapedPath()
-		x.begin(surface.Call{Kind: surface.AsIs, Surface: surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "").Surface, Path: path}, path)
+		call := surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "")
+		x.begin(surface.Call{Kind: surface.AsIs, Surface: call.Surface, Path: path, Before: call.Before, Model: call.Model, After: call.After}, path)
 		err := cmp.Or(g.checkPage(r), checkTarget(r))
 		if err == nil {
 			err = x.serveAsIs()

@@ -46,8 +46,9 @@ type result struct {
 	body   []byte
 }
 
-// hostGraph is the graph whose host the request was sent to; nil for none.
-func (x *exchange) hostGraph() *routing.Graph {
+// asksGraph is the graph that the request is for, by its host or by its model's name where
+// that is known; nil for none.
+func (x *exchange) asksGraph() *routing.Graph {
 	if x.req.to.Name != "" || !x.gw.dispatch.HasGraphs() {
 		return nil
 	}
@@ -57,6 +58,9 @@ func (x *exchange) hostGraph() *routing.Graph {
 // serveGraph has the steps of a graph answer the request.
 func (x *exchange) serveGraph(g *routing.Graph) error {
 	x.req.model = g.Name
+	if _, ok := x.w.(*explained); ok {
+		return &failure{status: http.StatusBadRequest, message: g.Key.String() + " is a graph, whose steps are requests of their own: explain a request to one of its services"}
+	}
 	if err := ingress.CheckGraph(x.pass, g.Key); err != nil {
 		return err
 	}

@@ -104,6 +104,21 @@ func TestGraphNodes(t *testing.T) {
 	}
 }
 
+// TestGraphIsNotExplained: to explain a request sends nothing.
+func TestGraphIsNotExplained(t *testing.T) {
+	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}))})
+	for _, path := range []string{"http://" + atGraph + "/", "http://other.example/v1/models/g:predict"} {
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`1`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.RequestURI = "/"
+		if _, err = r.gw.Explain(q); err == nil || !strings.Contains(err.Error(), "is a graph") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // TestGraphPropagates: steps get the fields that the graph names, and no other.
 func TestGraphPropagates(t *testing.T) {
 	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "a"})), Propagate: []string{"x-ten*"}})

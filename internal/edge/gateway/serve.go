@@ -27,7 +27,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		call.Surface = surface.OIP // whose errors are one string
 	}
 	x.begin(call, path)
-	if call.Open && x.hostGraph() != nil {
+	if call.Open && x.asksGraph() != nil {
 		x.req.call.Open = false // it is the graph that is asked
 	}
 	answered, err := x.enter()
@@ -77,7 +77,7 @@ func (x *exchange) enter() (answered bool, err error) {
 // serveFound answers what the request's host and path ask for: a graph at its own
 // host, or the exchange's call.
 func (x *exchange) serveFound() error {
-	if g := x.hostGraph(); g != nil {
+	if g := x.asksGraph(); g != nil {
 		return x.serveGraph(g)
 	}
 	return x.serveCall()

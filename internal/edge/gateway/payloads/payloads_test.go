@@ -52,7 +52,9 @@ func TestBounds(t *testing.T) {
 
 // TestFailures are told.
 func TestFailures(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Redirect(w, &http.Request{}, "http://elsewhere", http.StatusFound) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Redirect(w, &http.Request{}, "http://elsewhere", http.StatusFound)
+	}))
 	defer server.Close()
 	cfg := DefaultConfig()
 	failed := make(chan error, 2)
