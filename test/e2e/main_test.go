@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	}
 	// What this machine runs images with is not what is tested here.
 	_ = os.Setenv("ROUNDHOUSE_CONTAINERS", "off")
+	if len(os.Args) > 2 && os.Args[1] == "beside" {
+		runBeside(os.Args[2:])
+	}
 	flag.Parse()
 	code, err := runWithBinary(m)
 	if err != nil {

@@ -33,6 +33,7 @@ var kinds = map[string]string{
 	"inferencemodel": "inferencemodels", "inferencemodels": "inferencemodels",
 	"inferenceobjective": "inferenceobjectives", "inferenceobjectives": "inferenceobjectives",
 	"inferencemodelrewrite": "inferencemodelrewrites", "inferencemodelrewrites": "inferencemodelrewrites",
+	"inferencegraph": "inferencegraphs", "inferencegraphs": "inferencegraphs", "ig": "inferencegraphs",
 }
 
 // routingKinds are the plurals of pools and routes, and the objects of each:

@@ -126,6 +126,9 @@ func facts(at string, n int, doc string) record {
 // protocol, a mode.
 var word = regexp.MustCompile(`^[A-Za-z0-9$][A-Za-z0-9.$_-]{0,40}$`)
 
+// expressions are those of templates, which a manifest may have in commands.
+var expressions = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
+
 // scrub replaces what authors wrote by placeholders.
 func scrub(path []string, v any) any {
 	switch v := v.(type) {
@@ -160,10 +163,11 @@ func text(path []string, s string) string {
 		above = path[len(path)-2]
 	}
 	scheme, _, isURI := strings.Cut(s, "://")
+	isURI = isURI && word.MatchString(strings.ReplaceAll(scheme, "+", "-"))
 	switch {
 	case above == "args" || above == "command":
-		if strings.Contains(s, "{{") {
-			return "{{.Name}}"
+		if found := expressions.FindAllString(s, -1); len(found) > 0 {
+			return "--word=" + strings.Join(found, "")
 		}
 		return "--word"
 	case key == "image":
