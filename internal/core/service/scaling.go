@@ -177,59 +177,27 @@ const (
 // Over lays s over base: what s states wins, field by field.
 func (s Scaling) Over(base Scaling) Scaling {
 	out := base
-	if s.MinReplicas != nil {
-		out.MinReplicas = s.MinReplicas
-	}
-	if s.MaxReplicas != nil {
-		out.MaxReplicas = s.MaxReplicas
-	}
-	if s.ScaleTarget != nil {
-		out.ScaleTarget = s.ScaleTarget
-	}
-	if s.ScaleMetric != "" {
-		out.ScaleMetric = s.ScaleMetric
-	}
-	if s.External != nil {
-		out.External = s.External
-	}
+	out.MinReplicas = cmp.Or(s.MinReplicas, base.MinReplicas)
+	out.MaxReplicas = cmp.Or(s.MaxReplicas, base.MaxReplicas)
+	out.ScaleTarget = cmp.Or(s.ScaleTarget, base.ScaleTarget)
+	out.ScaleMetric = cmp.Or(s.ScaleMetric, base.ScaleMetric)
+	out.External = cmp.Or(s.External, base.External)
+	out.Ratio = cmp.Or(s.Ratio, base.Ratio)
+	out.MaxConcurrency = cmp.Or(s.MaxConcurrency, base.MaxConcurrency)
+	out.ScaleToZeroAfter = cmp.Or(s.ScaleToZeroAfter, base.ScaleToZeroAfter)
+	out.StartupTimeout = cmp.Or(s.StartupTimeout, base.StartupTimeout)
+	out.AnswerTimeout = cmp.Or(s.AnswerTimeout, base.AnswerTimeout)
+	out.Queue = cmp.Or(s.Queue, base.Queue)
+	out.Standby = cmp.Or(s.Standby, base.Standby)
+	out.StandbyFor = cmp.Or(s.StandbyFor, base.StandbyFor)
+	out.Prewarm = cmp.Or(s.Prewarm, base.Prewarm)
+	out.Preset = cmp.Or(s.Preset, base.Preset)
+	out.Knative = cmp.Or(s.Knative, base.Knative)
 	if s.Metrics != nil {
 		out.Metrics = s.Metrics
 	}
-	if s.Ratio != nil {
-		out.Ratio = s.Ratio
-	}
-	if s.MaxConcurrency != nil {
-		out.MaxConcurrency = s.MaxConcurrency
-	}
-	if s.ScaleToZeroAfter != nil {
-		out.ScaleToZeroAfter = s.ScaleToZeroAfter
-	}
-	if s.StartupTimeout != nil {
-		out.StartupTimeout = s.StartupTimeout
-	}
-	if s.AnswerTimeout != nil {
-		out.AnswerTimeout = s.AnswerTimeout
-	}
-	if s.Queue != nil {
-		out.Queue = s.Queue
-	}
-	if s.Standby != "" {
-		out.Standby = s.Standby
-	}
-	if s.StandbyFor != nil {
-		out.StandbyFor = s.StandbyFor
-	}
 	if s.Schedule != nil {
 		out.Schedule = s.Schedule
-	}
-	if s.Prewarm != "" {
-		out.Prewarm = s.Prewarm
-	}
-	if s.Preset != "" {
-		out.Preset = s.Preset
-	}
-	if s.Knative != nil {
-		out.Knative = s.Knative
 	}
 	return out
 }
@@ -287,7 +255,7 @@ func (l *Limits) Measured() []MetricTarget {
 // requests or 80 % of a resource, no concurrency limit, 5 minutes to zero, 10 minutes to start.
 // A stated max of 0 means no stated bound above min, as in Knative.
 func (s Scaling) Settled() Limits {
-	l := Limits{Min: 1, Target: DefaultScaleTarget, Metric: MetricConcurrency,
+	l := Limits{Min: 1, Target: DefaultScaleTarget, Metric: cmp.Or(s.ScaleMetric, MetricConcurrency),
 		ScaleToZeroAfter: DefaultScaleToZeroAfter, StartupTimeout: DefaultStartupTimeout}
 	if s.MinReplicas != nil {
 		l.Min = max(0, *s.MinReplicas)
@@ -296,9 +264,6 @@ func (s Scaling) Settled() Limits {
 		l.Max = *s.MaxReplicas
 	}
 	l.Max = max(l.Max, l.Min, 1)
-	if s.ScaleMetric != "" {
-		l.Metric = s.ScaleMetric
-	}
 	if t := l.Metric.DefaultTarget(); t > 0 {
 		l.Target = t
 	}
