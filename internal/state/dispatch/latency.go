@@ -13,11 +13,11 @@ const (
 	// deferEvery is the time between two looks at requests that are deferred, since
 	// what they wait for comes with time.
 	deferEvery = 50 * time.Millisecond
-	// maxDeferred is how long a request is deferred that has no target for its first
-	// token, only for the others.
+	// maxDeferred is how long a request is deferred at most, and one that has a target
+	// for further tokens alone.
 	maxDeferred = 10 * time.Second
 	// maxLate is how many requests in a row are found to be late before the queue
-	// is left: those behind them wait for the next look.
+	// looks at no more of those with targets: they wait for the next look.
 	maxLate = 16
 )
 
@@ -47,7 +47,7 @@ func (t *pace) left(now time.Time) latency.Target {
 		return latency.Target{}
 	}
 	waited, bound := now.Sub(t.arrived), t.target.First
-	if bound == 0 {
+	if bound == 0 || bound > maxDeferred {
 		bound = maxDeferred
 	}
 	if waited >= bound {

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,6 +83,51 @@ func TestRequestsThatWouldBeLate(t *testing.T) {
 		}
 		x.g.Done(Outcome{})
 		balance(t, d, 0, 0, s.Admission.Admitted+2)
+	})
+}
+
+// TestTargetsOfManyHoldUpNone: clients whose targets nothing can meet, however many
+// and however long they would wait, hold up none that has no target.
+func TestTargetsOfManyHoldUpNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := taught(t)
+		d.SetPool(pool1(1, ready("a", "b")...))
+		busy := []*Grant{mustAdmit(t, d), mustAdmit(t, d)}
+		var late []<-chan admitted
+		for range 2 * maxLate {
+			late = append(late, background(t.Context(), d, Request{Model: "iris", Header: slo(routing.HeaderEach[0], "0.000001"),
+				Latency: routing.LatencyTarget{First: time.Hour, Each: time.Nanosecond}}))
+		}
+		synctest.Wait()
+		plain := background(t.Context(), d, Request{Model: "iris"})
+		synctest.Wait()
+		busy[0].Done(Outcome{})
+		synctest.Wait()
+		select {
+		case x := <-plain:
+			if x.err != nil {
+				t.Fatal(x.err)
+			}
+			x.g.Done(Outcome{})
+		default:
+			t.Fatal("a request without a target waits behind those whose targets cannot be met")
+		}
+		busy[1].Done(Outcome{})
+		began := time.Now()
+		var all sync.WaitGroup
+		for _, c := range late {
+			all.Go(func() {
+				if x := <-c; x.err != nil {
+					t.Error(x.err)
+				} else {
+					x.g.Done(Outcome{})
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(began); took > maxDeferred+time.Second {
+			t.Errorf("deferred for %v", took)
+		}
 	})
 }
 

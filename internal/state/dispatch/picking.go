@@ -113,6 +113,7 @@ func compile(pc routing.Picker) (*picker.Policy, error) {
 // tried; nil if there is none, or with choice.Late if none is predicted to answer in
 // time. dropped: the policy sheds the request.
 func (s *endpointSet) pick(g *Grant, tried []*endpoint, now time.Time) (x *slot, dropped bool) {
+	s.choice.Forecast = picker.Forecast{} // not that of the request before
 	if g.ordered {
 		if x = s.pickNamed(g, tried, now); x != nil || s.allowedCount > 0 || !g.openToAll() {
 			return x, false

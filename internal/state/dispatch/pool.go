@@ -347,6 +347,9 @@ func (p *pool) serveQueue(now time.Time) {
 			g.result <- nil
 		},
 		func(g *Grant) { p.fail(g, p.droppedError(), now) })
+	if p.queue.deferring { // nothing else may happen until their time is over
+		p.queue.setTimer(now)
+	}
 }
 
 // onTimer ends the waiting of those whose deadline is over. While requests are

@@ -6,6 +6,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
@@ -152,7 +153,10 @@ func (q *queue) serve(now time.Time, reserve func(*Grant, *slot), drop func(*Gra
 		var shed *Grant
 		full, late := false, 0
 		w := q.Next(
-			func(w *admission.Waiter) bool { return q.entry.canReach(w.Owner.(*Grant)) },
+			func(w *admission.Waiter) bool { // those whose targets cannot be met hold up none that has none
+				g := w.Owner.(*Grant)
+				return q.entry.canReach(g) && (late < maxLate || g.pace.left(now) == latency.Target{})
+			},
 			func(w *admission.Waiter) admission.Trial {
 				g := w.Owner.(*Grant)
 				var dropped bool
@@ -162,10 +166,8 @@ func (q *queue) serve(now time.Time, reserve func(*Grant, *slot), drop func(*Gra
 				case dropped:
 					shed = g
 				case q.entry.choice.Late:
-					if late++; late < maxLate {
-						return admission.Blocked
-					}
-					return admission.Full
+					late++
+					return admission.Blocked
 				case g.subset != nil:
 					return admission.Blocked
 				}
