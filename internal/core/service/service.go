@@ -6,6 +6,7 @@ package service
 
 import (
 	"path"
+	"reflect"
 	"strings"
 	"time"
 )
@@ -186,6 +187,9 @@ type Access struct {
 	// sheddable.
 	Priority int32 `json:"priority,omitempty"`
 }
+
+// Equal reports whether a and o are the same.
+func (a Access) Equal(o Access) bool { return reflect.DeepEqual(a, o) }
 
 // ServedName is the name by which replicas serve the model.
 func (s *Service) ServedName() string {

@@ -127,6 +127,26 @@ func balance(t *testing.T, d *Dispatcher, queued, running int, arrived uint64) {
 	}
 }
 
+// TestAccessChanges: a pool is reached as its configuration says last.
+func TestAccessChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		p := pool1(0, ready("a")...)
+		for _, name := range []string{"one", "two"} {
+			p.Access = service.Access{Names: []string{name}}
+			d.SetPool(p)
+			g, err := d.Admit(t.Context(), Request{Model: name})
+			if err != nil {
+				t.Fatalf("as %s: %v", name, err)
+			}
+			g.Done(Outcome{})
+		}
+		if _, err := d.Admit(t.Context(), Request{Model: "one"}); err == nil {
+			t.Error("it is still reached by the name before")
+		}
+	})
+}
+
 func TestWakeFromZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, rec := start(t, nil)

@@ -83,7 +83,7 @@ func (d *Dispatcher) SetPool(f PoolConfig) {
 	f.setDefaults()
 	ref := f.Ref()
 	if p := old.pools[ref]; p != nil {
-		if c := p.config.Load(); c.Host == f.Host && c.Parent == f.Parent && slices.Equal(c.adapterNames(), f.adapterNames()) && slices.Equal(c.served(), f.served()) {
+		if c := p.config.Load(); c.Host == f.Host && c.Parent == f.Parent && c.Access.Equal(f.Access) && slices.Equal(c.adapterNames(), f.adapterNames()) && slices.Equal(c.served(), f.served()) {
 			d.put(old.pools, &f)
 			return
 		}

@@ -6,7 +6,23 @@ import (
 	"testing/synctest"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
+
+// TestRunsAs: a change of how requests reach a service is none of its revision, and is
+// taken over all the same.
+func TestRunsAs(t *testing.T) {
+	rev := workload.Revision{Hash: "h", Access: service.Access{Group: "g", Weight: 1}}
+	w := &work{}
+	w.record = &Record{Revision: rev}
+	if !w.runsAs(&Record{Revision: rev}) {
+		t.Error("the same revision is another one")
+	}
+	rev.Access.Weight = 2
+	if w.runsAs(&Record{Revision: rev}) {
+		t.Error("another weight is not noticed")
+	}
+}
 
 // TestChangesCoalesce: what waits is told once, what changes while it is on
 // offer once more, and the last change is never lost.
