@@ -91,6 +91,9 @@ func (in Input) Hash() string {
 	if in.Fingerprint != "" {
 		parts = append(parts, in.Fingerprint)
 	}
+	if len(in.Containers) > 0 { // what was a process is replaced as by any change
+		parts = append(parts, in.Containers)
+	}
 	return hash(parts...)
 }
 
