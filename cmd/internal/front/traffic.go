@@ -181,12 +181,17 @@ func (t *Traffic) publishRoles(v *fleet.View, f *dispatch.PoolConfig) {
 	}
 }
 
+// bounds are those of the queue of what has these limits.
+func bounds(l service.Limits) routing.Bounds {
+	return routing.Bounds{MaxQueue: l.Queue.MaxRequests, MaxQueueBytes: l.Queue.MaxBytes, MaxWait: l.Queue.MaxWait}
+}
+
 // explainer is the pool of a service's explainer: requests to it are the service's
 // demand, and start it.
 func (t *Traffic) explainer(v *fleet.View, of dispatch.PoolConfig) dispatch.PoolConfig {
 	of.Entry, of.Needs, of.Protocols, of.Disaggregation, of.Limits = service.RoleExplainer, nil, nil, "", *v.Explainer
 	p := dispatch.PoolConfig{Key: routing.RolePool(v.Key, service.RoleExplainer).Key, Shared: true, Protocol: v.Protocol, Created: v.Service.Created,
-		ServedName: v.Key.Name, Limits: *v.Explainer, Members: []dispatch.PoolConfig{of}}
+		ServedName: v.Key.Name, Limits: *v.Explainer, Bounds: bounds(*v.Explainer), Members: []dispatch.PoolConfig{of}}
 	t.payloads(&p, v, service.RoleExplainer)
 	return p
 }
@@ -264,7 +269,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	}
 	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Parent: v.Service.Parent, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
-		Bounds:   routing.Bounds{MaxQueue: v.Limits.Queue.MaxRequests, MaxQueueBytes: v.Limits.Queue.MaxBytes, MaxWait: v.Limits.Queue.MaxWait},
+		Bounds:   bounds(v.Limits),
 		Adapters: adapters(v), Access: v.Access, Replicas: v.Replicas, Starting: v.Starting, Startup: v.Startup,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
 	if len(v.Access.Names) > 0 {
