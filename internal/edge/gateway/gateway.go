@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -167,9 +166,6 @@ func (g *Gateway) server(h http.Handler) *http.Server {
 // no key. The error is what its client would get.
 func (g *Gateway) Explain(r *http.Request) (dispatch.Explanation, error) {
 	own := errors.New(r.Method + " " + r.URL.Path + " is answered by the gateway itself")
-	if strings.HasPrefix(r.URL.EscapedPath(), "/v2/repository/") {
-		return dispatch.Explanation{}, own // it would load and unload
-	}
 	cfg := g.cfg
 	cfg.Keys, cfg.Ended, cfg.Tracer, cfg.CORSOrigins = nil, observe.Sinks{}, nil, nil
 	apart := &Gateway{transport: transport{cfg: cfg, log: g.log, warnings: g.warnings, metrics: observe.NewMetrics(g.dispatch, nil)}, dispatch: g.dispatch}

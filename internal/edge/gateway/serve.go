@@ -23,7 +23,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		path = r.URL.EscapedPath()
 		call = surface.Find(path, r.URL.Path, anthropic)
 	}
-	if _, ok := w.(*explained); ok && call.Surface != surface.V1 {
+	if x.explains() && call.Surface != surface.V1 {
 		call.Surface = surface.OIP // whose errors are one string
 	}
 	x.begin(call, path)
@@ -37,6 +37,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		x.refuse(err)
 	}
+}
+
+// explains reports whether the request is only to be explained.
+func (x *exchange) explains() bool {
+	_, ok := x.w.(*explained)
+	return ok
 }
 
 // enterService makes a request to a path below a service's, such as
@@ -159,6 +165,9 @@ func (x *exchange) serveModelCall() error {
 	d, q, model := x.gw.dispatch, x.query(), x.req.model
 	if err := ingress.CheckModel(d, x.pass, q); err != nil {
 		return err
+	}
+	if x.explains() && (x.req.call.Kind == surface.RepositoryLoad || x.req.call.Kind == surface.RepositoryUnload) {
+		return &failure{status: http.StatusBadRequest, message: "the gateway itself loads and unloads models, and does it only when asked"}
 	}
 	if x.req.call.Kind == surface.RepositoryLoad { // it waits until a replica is ready, as a request would
 		if err := x.admit(); err != nil {
