@@ -20,9 +20,14 @@ export function onLost(f: () => void): void {
   lost = f;
 }
 
+// What changes need beside the cookie is told once, at sign-in. It is kept where only
+// pages of this very port can read it.
+const kept = "roundhouse-csrf";
+
 export async function currentSession(): Promise<Session | null> {
   const r = await fetch("/session");
-  session = r.ok ? ((await r.json()) as Session) : null;
+  const csrf = localStorage.getItem(kept);
+  session = r.ok && csrf ? { ...((await r.json()) as Session), csrf } : null;
   return session;
 }
 
@@ -30,11 +35,13 @@ export async function signIn(token: string): Promise<Session> {
   const r = await fetch("/session", { method: "POST", body: JSON.stringify({ token }) });
   if (!r.ok) throw await refusal(r);
   session = (await r.json()) as Session;
+  localStorage.setItem(kept, session.csrf);
   return session;
 }
 
 export async function signOut(): Promise<void> {
   await fetch("/session", { method: "DELETE" });
+  localStorage.removeItem(kept);
   session = null;
 }
 
@@ -49,10 +56,10 @@ export async function refusal(r: Response): Promise<Refused> {
   }
 }
 
-/** send asks the server, with the token that changes need. */
+/** send asks the server, with the token that changes, and an owner's reading, need. */
 export async function send(method: string, path: string, body?: unknown, more: RequestInit = {}): Promise<Response> {
   const headers = new Headers(more.headers);
-  if (method !== "GET" && session) headers.set("X-Roundhouse-Csrf", session.csrf);
+  if (session) headers.set("X-Roundhouse-Csrf", session.csrf);
   if (body !== undefined) headers.set("Content-Type", "application/json");
   let r: Response;
   try {

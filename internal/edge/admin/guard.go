@@ -81,8 +81,11 @@ func (s *Server) signedIn(r *http.Request) (role console.Role, known bool, refus
 		return "", false, ""
 	case !console.SameOrigin(r):
 		return "", false, "only the console's own page may use its session"
-	case r.Method != http.MethodGet && r.Method != http.MethodHead && !s.sessions.Changes(is, r):
-		return "", false, "the request does not carry the session's token: load the page again"
+	case s.sessions.Changes(is, r):
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		return console.Viewer, true, ""
+	default:
+		return "", false, "the request does not carry the session's token: sign in again"
 	}
 	return is.Role, true, ""
 }

@@ -83,6 +83,14 @@ func NewLive(cfg LiveConfig) (*Live, error) {
 
 // Observe notes how a service is.
 func (l *Live) Observe(st fleet.ServiceState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.observe(st)
+}
+
+// observe notes how a service is, with the lock held, so that nothing stays of one
+// that is forgotten meanwhile.
+func (l *Live) observe(st fleet.ServiceState) {
 	k := st.Object.Key
 	c := counted{}
 	for _, r := range st.Replicas {
@@ -93,9 +101,7 @@ func (l *Live) Observe(st fleet.ServiceState) {
 		c.Ready += x.Ready
 		c.Starting += max(0, x.Running-x.Ready)
 	}
-	l.mu.Lock()
 	l.mu.services[k] = c
-	l.mu.Unlock()
 	l.cfg.Pace.Note(k, c.Load) // its requests count from now on
 	out := ServiceOf(st, false)
 	out.InFlight, out.LastDone = nil, time.Time{} // these are traffic
@@ -117,8 +123,8 @@ func (l *Live) post(key string, v any) {
 // Forget notes that a service was deleted.
 func (l *Live) Forget(k service.Key) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.mu.services, k)
-	l.mu.Unlock()
 	l.cfg.Pace.Forget(k)
 	l.board.Delete("traffic/" + k.String())
 	l.board.Delete("service/" + k.String())
@@ -159,13 +165,23 @@ func (l *Live) look(ctx context.Context) {
 	for k, c := range all {
 		d := l.cfg.Demand(k)
 		c.Queued, c.Running = d.Queued, d.Running
-		l.post("traffic/"+k.String(), Traffic{d.Queued, d.Running, l.cfg.Pace.Note(k, c.Load)})
+		l.unlessForgotten(k, func() {
+			l.post("traffic/"+k.String(), Traffic{d.Queued, d.Running, l.cfg.Pace.Note(k, c.Load)})
+		})
 		if !c.fetching {
 			continue
 		}
 		if st, err := l.cfg.Get(ctx, k); err == nil { // else it is deleted, or not to be seen now
-			l.Observe(st)
+			l.unlessForgotten(k, func() { l.observe(st) })
 		}
+	}
+}
+
+func (l *Live) unlessForgotten(k service.Key, do func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.mu.services[k]; ok {
+		do()
 	}
 }
 

@@ -334,11 +334,13 @@ func (s *Server) models(kind string) http.HandlerFunc {
 	}
 }
 
-func (s *Server) bases(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) bases(w http.ResponseWriter, r *http.Request) {
 	out := []Object{}
 	for _, o := range s.cfg.Fleet.Objects(dialect.BaseID) {
 		wire := BaseOf(*o.Base)
-		wire.Rendered = render(o, nil)
+		if owns(r) {
+			wire.Rendered = render(o, nil)
+		}
 		out = append(out, wire)
 	}
 	answer(w, out)

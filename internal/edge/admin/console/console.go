@@ -98,7 +98,7 @@ func (c *Console) Handle(mux *http.ServeMux) {
 			refuse(w, http.StatusUnauthorized, "no session: open the link that `roundhouse console` prints")
 			return
 		}
-		c.tell(w, is)
+		c.tell(w, is, "")
 	})
 }
 
@@ -154,15 +154,18 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, "this token does not sign in: a link works once, for an hour. `roundhouse console` prints another")
 		return
 	}
-	c.tell(w, c.sessions.begin(w, role))
+	is := c.sessions.begin(w, role)
+	c.tell(w, is, c.sessions.CSRF(is))
 }
 
-// tell answers what a page has to know of its session.
-func (c *Console) tell(w http.ResponseWriter, is Session) {
+// tell answers what a page has to know of its session. The token is told once, to the
+// page that signed in: the cookie alone, which a server on another port of the host
+// may see, changes nothing.
+func (c *Console) tell(w http.ResponseWriter, is Session, csrf string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	// An error means that the client is gone.
-	_ = json.NewEncoder(w).Encode(map[string]any{"role": is.Role, "expires": is.Expires, "csrf": c.sessions.CSRF(is)})
+	_ = json.NewEncoder(w).Encode(map[string]any{"role": is.Role, "expires": is.Expires, "csrf": csrf})
 }
 
 func refuse(w http.ResponseWriter, status int, message string) {
