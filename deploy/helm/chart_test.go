@@ -100,6 +100,7 @@ gateway:
   corsOrigins: ["https://chat.example.com"]
   sessionHeader: X-Session-Id
   answerTimeout: 2m
+  queue: {maxRequests: 512, maxWait: 3m}
   waitingComments: 2s
   accessLog: true
   tracingServer: otel:4317
