@@ -142,6 +142,13 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	if a := r.send("OPTIONS", "/v1/chat/completions", "", "Origin", "http://evil.com", "Access-Control-Request-Method", "POST"); a.code != 403 || a.header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("a browser's question ahead: %d %v", a.code, a.header)
 	}
+	routed.Access.ByPath = true
+	r.d.SetPool(routed)
+	for host, code := range map[string]int{"127.0.0.1:8080": 200, "evil.com": 403} {
+		if a := r.send("GET", "/default/iris/v1/models", "", "Host", host); a.code != code {
+			t.Errorf("host %q, below a service's path: %d %s, want %d", host, a.code, a.body, code)
+		}
+	}
 	open := newRig(t, func(c *Config, _ *dispatch.Config) { c.AllowedHosts, c.Listen = nil, "0.0.0.0:8080" })
 	open.d.SetPool(pool("iris"))
 	if a := ask(open, "models.example.com"); a.code != 200 {

@@ -48,6 +48,9 @@ func (x *exchange) explains() bool {
 // enterService makes a request to a path below a service's, such as
 // /NAMESPACE/NAME/v1/models, one to the service's host.
 func (g *Gateway) enterService(r *http.Request, path string) bool {
+	if g.checkPage(r) != nil { // which is refused by the host that its client named
+		return false
+	}
 	host, rest, ok := g.dispatch.Below(dispatch.Request{Host: r.Host, Path: path, RawQuery: r.URL.RawQuery, Method: r.Method, Header: r.Header.Get})
 	if !ok {
 		return false
