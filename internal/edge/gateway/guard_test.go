@@ -156,6 +156,24 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	}
 }
 
+// TestExplainUnloadsNothing: a request that is only explained loads and unloads no
+// model, by whatever path.
+func TestExplainUnloadsNothing(t *testing.T) {
+	r := newRig(t, nil)
+	p := pool("iris", replicaServer(t, echo))
+	p.Access.ByPath = true
+	r.d.SetPool(p)
+	for _, path := range []string{"/v2/repository/models/iris/unload", "/default/iris/v2/repository/models/iris/unload", "/default/iris/v2/repository/models/iris/load"} {
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+path, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = r.gw.Explain(q); err == nil || !strings.Contains(err.Error(), "only when asked") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // TestHostOfHTTP2: a host that is none reaches no replica's X-Forwarded-Host.
 func TestHostOfHTTP2(t *testing.T) {
 	r := newRig(t, nil)
