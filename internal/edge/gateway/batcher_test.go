@@ -89,6 +89,20 @@ func TestBatcherWaits(t *testing.T) {
 	}
 }
 
+// cutOff begins an answer and does not end it.
+const cutOff = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n0123456789"
+
+// TestBatcherOutlivesItsReplica: a replica that dies within its answer fails its batch,
+// and nothing else.
+func TestBatcherOutlivesItsReplica(t *testing.T) {
+	r := newRig(t, nil)
+	p := pool("m", replicaServer(t, hijack(cutOff)))
+	p.Batcher = &service.Batcher{MaxSize: 1, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[1]}`).want(t, http.StatusBadGateway, "cut off")
+	until(t, func() bool { return r.gw.buffered.Used() == 0 })
+}
+
 // TestBatcherTellsFailures: each client gets the replica's own error, or why the answer
 // cannot be divided.
 func TestBatcherTellsFailures(t *testing.T) {

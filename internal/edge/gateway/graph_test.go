@@ -153,6 +153,15 @@ func TestGraphEnds(t *testing.T) {
 	until(t, func() bool { return r.gw.buffered.Used() == 0 })
 }
 
+// TestGraphOutlivesItsReplicas: a replica that dies within its answer fails the request,
+// and nothing else.
+func TestGraphOutlivesItsReplicas(t *testing.T) {
+	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeEnsemble, routing.GraphStep{Service: "a"}, routing.GraphStep{Service: "dies"}))})
+	r.d.SetPool(pool("dies", replicaServer(t, hijack(cutOff))))
+	r.send(http.MethodPost, "/", `1`, "Host", atGraph).want(t, http.StatusInternalServerError, "step dies: the answer was cut off")
+	until(t, func() bool { return r.gw.buffered.Used() == 0 })
+}
+
 // TestGraphNeedsItsKey: the graph's root path, which is the gateway's own without a
 // graph, needs a key as any inference does.
 func TestGraphNeedsItsKey(t *testing.T) {
