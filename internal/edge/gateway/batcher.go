@@ -124,13 +124,19 @@ func (g *Gateway) close(in *gathering) {
 }
 
 // leave counts a member whose client is gone. A batch that nobody waits for is not
-// answered.
+// answered, and nobody joins it.
 func (g *Gateway) leave(in *gathering) {
-	g.gatherings.mu.Lock()
-	defer g.gatherings.mu.Unlock()
-	if in.waiting--; in.waiting == 0 {
-		in.cancel()
+	s := &g.gatherings
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in.waiting--; in.waiting > 0 {
+		return
 	}
+	if s.open[in.key] == in {
+		in.timer.Stop()
+		delete(s.open, in.key)
+	}
+	in.cancel()
 }
 
 // answer asks for a batch and answers its members.

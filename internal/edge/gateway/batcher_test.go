@@ -103,6 +103,39 @@ func TestBatcherOutlivesItsReplica(t *testing.T) {
 	until(t, func() bool { return r.gw.buffered.Used() == 0 })
 }
 
+// TestBatcherForgetsThoseWhoLeave: a client does not join a batch whose clients are all
+// gone.
+func TestBatcherForgetsThoseWhoLeave(t *testing.T) {
+	r := newRig(t, nil)
+	var calls, most atomic.Int32
+	p := pool("m", doubler(t, &calls, &most))
+	p.Batcher = &service.Batcher{MaxSize: 2, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/v1/models/m:predict", strings.NewReader(`{"instances":[1]}`))
+		if err == nil {
+			_, err = r.client.Do(req)
+		}
+		gone <- err
+	}()
+	until(t, func() bool {
+		r.gw.gatherings.mu.Lock()
+		defer r.gw.gatherings.mu.Unlock()
+		return len(r.gw.gatherings.open) == 1
+	})
+	leave()
+	if err := <-gone; err == nil {
+		t.Error("the client that left got an answer")
+	}
+	r.waitSettled()
+	r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[2,3]}`).want(t, http.StatusOK, `"predictions":[4,6]`)
+	if calls.Load() != 1 || most.Load() != 2 {
+		t.Errorf("%d requests reached the replica, the largest of %d instances", calls.Load(), most.Load())
+	}
+}
+
 // TestBatcherTellsFailures: each client gets the replica's own error, or why the answer
 // cannot be divided.
 func TestBatcherTellsFailures(t *testing.T) {
