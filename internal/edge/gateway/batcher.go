@@ -57,7 +57,7 @@ func (x *exchange) gather() (answered bool, err error) {
 		return false, nil
 	}
 	q := x.query()
-	to, b := x.gw.dispatch.Batcher(q)
+	to, model, b := x.gw.dispatch.Batcher(q)
 	if b == nil || x.req.body.tail != nil {
 		return false, nil
 	}
@@ -69,7 +69,7 @@ func (x *exchange) gather() (answered bool, err error) {
 		return false, err
 	}
 	m := &member{instances: instances, answered: make(chan struct{})}
-	in := x.gw.join(gatheringKey{to, c.Before + c.Model + c.After, x.req.r.URL.RawQuery}, m, b)
+	in := x.gw.join(gatheringKey{to, c.Target("", model), x.req.r.URL.RawQuery}, m, b)
 	select {
 	case <-m.answered:
 	case <-x.req.r.Context().Done():

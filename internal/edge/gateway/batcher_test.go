@@ -136,6 +136,51 @@ func TestBatcherForgetsThoseWhoLeave(t *testing.T) {
 	}
 }
 
+// TestBatcherBehindARoute: a batch asks the replica for the service's own name, or the
+// route's, whatever clients call it, and one batch is for all names of a model. A
+// request that its route treats in its own way is sent alone.
+func TestBatcherBehindARoute(t *testing.T) {
+	r := newRig(t, nil)
+	paths := make(chan string, 10)
+	p := pool("m", replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+		b, _ := io.ReadAll(q.Body)
+		paths <- q.URL.Path + " " + string(b)
+		_, _ = io.WriteString(w, `{"predictions":[1,2]}`)
+	}))
+	p.Batcher = &service.Batcher{MaxSize: 2, MaxLatency: 10 * time.Second}
+	p.Adapters = []dispatch.Adapter{{Name: "french"}}
+	r.d.SetPool(p)
+	m := service.ParseKey("m")
+	route := func(name string, change func(*routing.Route)) routing.Object {
+		o := &routing.Route{Meta: service.Meta{Key: service.ParseKey(name)}, Models: []string{name}, Targets: []routing.Target{{Ref: routing.Service(m), Weight: 1}}}
+		change(o)
+		return o
+	}
+	r.d.SetObjects([]routing.Object{route("x", func(*routing.Route) {}),
+		route("fr", func(o *routing.Route) { o.Targets[0].Model = "french" }),
+		route("quick", func(o *routing.Route) { o.Handling.Timeout = time.Hour }),
+		route("first", func(o *routing.Route) { o.Priority = 1 })})
+	for _, tt := range []struct{ names, want string }{
+		{"x m", `/v1/models/m:predict {"instances":[7,7]}`},
+		{"fr french", `/v1/models/french:predict {"instances":[7,7]}`},
+		{"quick", `/v1/models/m:predict {"instances":[7]}`},
+		{"first", `/v1/models/m:predict {"instances":[7]}`},
+	} {
+		var all sync.WaitGroup
+		for _, name := range strings.Fields(tt.names) {
+			all.Go(func() {
+				if a := r.send(http.MethodPost, "/v1/models/"+name+":predict", `{"instances":[7]}`); a.code != http.StatusOK {
+					t.Error(name, a)
+				}
+			})
+		}
+		all.Wait()
+		if got := <-paths; got != tt.want || len(paths) > 0 {
+			t.Errorf("%s: the replica is asked %s, want %s; and %d more", tt.names, got, tt.want, len(paths))
+		}
+	}
+}
+
 // TestBatcherTellsFailures: each client gets the replica's own error, or why the answer
 // cannot be divided.
 func TestBatcherTellsFailures(t *testing.T) {
