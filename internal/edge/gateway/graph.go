@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,7 +70,7 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 		return &failure{status: http.StatusMethodNotAllowed, allow: http.MethodPost, message: "a graph takes POST with a body of JSON"}
 	}
 	depth, _ := strconv.Atoi(r.Header.Get(headerDepth))
-	if depth >= maxDepth {
+	if depth = max(0, depth); depth >= maxDepth {
 		return &failure{status: http.StatusLoopDetected, message: fmt.Sprintf("the request has come through %d graphs already", depth)}
 	}
 	if x.req.body.from == nil {
@@ -105,10 +106,14 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 	return nil
 }
 
-// stepHeader is the header of a step's request.
+// stepHeader is the header of a step's request. A client says neither how deep it is nor
+// which replicas work together.
 func stepHeader(h http.Header, propagate []string, id string, depth int) http.Header {
 	out := http.Header{observe.HeaderRequestID: {id}, headerDepth: {strconv.Itoa(depth)}}
 	for name, values := range h {
+		if name == headerDepth || slices.Contains(ingress.PeerHeaders, name) {
+			continue
+		}
 		if name == observe.HeaderTraceparent || name == "Content-Type" || graph.Propagates(propagate, name) && passedOn(name, false) {
 			out[name] = values
 		}

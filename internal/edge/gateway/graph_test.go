@@ -139,13 +139,16 @@ func TestGraphEnds(t *testing.T) {
 		case <-q.Context().Done():
 		}
 	})
+	loop := root(node(routing.NodeSequence, routing.GraphStep{URL: "http://loop.default.localhost/"}))
 	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: slow})), Timeout: 50 * time.Millisecond},
-		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("loop")}, Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: "http://loop.default.localhost/"}))})
+		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("loop")}, Nodes: loop, Propagate: []string{"*"}, Timeout: 5 * time.Second})
 	if a := r.send(http.MethodPost, "/", `1`, "Host", atGraph); a.code != http.StatusGatewayTimeout || stuck.Load() != 1 {
 		t.Error(a)
 	}
-	if a := r.send(http.MethodPost, "/", `1`, "Host", "loop.default.localhost"); a.code != http.StatusLoopDetected {
-		t.Error(a)
+	for _, depth := range []string{"", "1", "-1000000"} { // whatever a client says of it
+		if a := r.send(http.MethodPost, "/", `1`, "Host", "loop.default.localhost", headerDepth, depth); a.code != http.StatusLoopDetected {
+			t.Errorf("depth %q: %+v", depth, a)
+		}
 	}
 	if a := r.send(http.MethodGet, "/", ``, "Host", atGraph); a.code != http.StatusMethodNotAllowed {
 		t.Error(a)

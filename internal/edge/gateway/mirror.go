@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -42,11 +44,8 @@ type copied struct {
 func (x *exchange) mirror(g *dispatch.Grant) {
 	for _, to := range g.Handling().Mirrors {
 		q := &x.req
-		if _, named := q.r.Header[headerPrefill]; named {
-			if q.picked { // the picker has named a server of another pool
-				continue
-			}
-			q.setHeader(headerPrefill, "") // a client's, which the mirror's replica would call
+		if slices.ContainsFunc(ingress.PeerHeaders, func(name string) bool { return len(q.r.Header[name]) > 0 }) {
+			continue // they name servers of another pool than the mirror's
 		}
 		if !q.body.replayable() || q.body.tail != nil || q.form || len(q.body.head) > maxMirrorBytes ||
 			to.PerMillion < routing.Whole && rand.Uint32N(routing.Whole) >= to.PerMillion {

@@ -25,6 +25,15 @@ var framing = map[string]bool{"connection": true, "keep-alive": true, "proxy-con
 	"proxy-authorization": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "expect": true,
 	"content-type": true, "content-length": true, "content-encoding": true, "accept-encoding": true, "user-agent": true, "host": true}
 
+// peers are ingress.PeerHeaders as metadata has them.
+var peers = func() map[string]bool {
+	out := map[string]bool{}
+	for _, name := range ingress.PeerHeaders {
+		out[strings.ToLower(name)] = true
+	}
+	return out
+}()
+
 // passes reports whether metadata of a name belongs to the application.
 func passes(name string) bool {
 	if framing[name] || strings.HasPrefix(name, ":") {
@@ -50,7 +59,7 @@ func passed(md metadata.MD) metadata.MD {
 func outgoing(md metadata.MD, id, address, host string) metadata.MD {
 	out := make(metadata.MD, len(md)+4)
 	for name, values := range md {
-		if passes(name) {
+		if passes(name) && !peers[name] {
 			out[name] = values
 		}
 	}

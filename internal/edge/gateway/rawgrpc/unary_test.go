@@ -65,7 +65,7 @@ func TestInferPassesEverything(t *testing.T) {
 	in := request("iris")
 	in.RawInputContents = [][]byte{bytes.Repeat([]byte("0123456789abcdef"), 40_000)}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", "abc", "k", "v1", "k", "v2", "b-bin", "\x01\xfe",
-		"proxy-authorization", "x", "grpc-trace-bin", "\x05", "x-forwarded-for", "10.0.0.1")
+		"proxy-authorization", "x", "grpc-trace-bin", "\x05", "x-forwarded-for", "10.0.0.1", "x-prefiller-host-port", "evil:1", "x-encoder-hosts-ports", "evil:1", "x-data-parallel-host-port", "evil:1")
 	var header, trailer metadata.MD
 	for _, options := range [][]grpc.CallOption{nil, {grpc.UseCompressor(gzip.Name)}} {
 		out, err := r.ModelInfer(ctx, in, append(options, grpc.Header(&header), grpc.Trailer(&trailer))...)
@@ -82,7 +82,8 @@ func TestInferPassesEverything(t *testing.T) {
 			t.Errorf("another answer: %.200v", out)
 		}
 		for name, values := range map[string][]string{"k": {"v1", "v2"}, "b-bin": {"\x01\xfe"}, "x-request-id": {"abc"}, "grpc-trace-bin": {"\x05"},
-			"x-forwarded-for": {"10.0.0.1, 127.0.0.1"}, "x-forwarded-host": {r.address}, "proxy-authorization": nil} {
+			"x-forwarded-for": {"10.0.0.1, 127.0.0.1"}, "x-forwarded-host": {r.address}, "proxy-authorization": nil,
+			"x-prefiller-host-port": nil, "x-encoder-hosts-ports": nil, "x-data-parallel-host-port": nil} {
 			if !slices.Equal(md[name], values) {
 				t.Errorf("the replica got %s %q, want %q", name, md[name], values)
 			}
