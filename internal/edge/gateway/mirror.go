@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
@@ -95,7 +97,6 @@ func (c *copied) send() error {
 	if err != nil {
 		return err
 	}
-	g.FirstByte()
 	var outcome dispatch.Outcome
 	defer func() { g.Done(outcome) }()
 	name := c.to.Model
@@ -120,7 +121,14 @@ func (c *copied) send() error {
 		body = append(c.parsed.RenamedHead(c.body, name), c.body[c.parsed.ModelSpan.End:]...)
 	}
 	out.Body, out.Length = [][]byte{body}, int64(len(body))
-	err = discardAnswer(c.upstream.send(ctx, out))
+	in, err := c.upstream.send(ctx, out)
+	if err == nil {
+		if in.status >= http.StatusBadRequest {
+			g.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now())})
+		}
+		g.FirstByte()
+		err = discardAnswer(in, nil)
+	}
 	if isLost(err) {
 		outcome.Failed = err
 	}
