@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -92,8 +93,8 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 	case err == nil:
 	case errors.As(err, &f):
 		return f
-	case errors.Is(err, context.DeadlineExceeded) && r.Context().Err() == nil:
-		return &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("the graph did not answer within %v", g.Timeout), code: "timeout"}
+	case ctx.Err() != nil && r.Context().Err() == nil:
+		return notWithin("the graph", g.Timeout)
 	case r.Context().Err() != nil:
 		return r.Context().Err()
 	default:
@@ -104,6 +105,10 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 	}
 	x.write(out.status, out.body)
 	return nil
+}
+
+func notWithin(who string, limit time.Duration) *failure {
+	return &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("%s did not answer within %v", who, limit), code: "timeout"}
 }
 
 // stepHeader is the header of a step's request. A client says neither how deep it is nor
@@ -211,6 +216,7 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 	if s.Node != "" {
 		return w.node(ctx, s.Node, body)
 	}
+	all := ctx // of the graph
 	if d := w.graph.StepTimeout; d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
@@ -240,7 +246,10 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 	w.mu.Lock()
 	w.answers = append(w.answers, a)
 	w.mu.Unlock()
-	if a.err != nil {
+	switch {
+	case a.err != nil && ctx.Err() != nil && all.Err() == nil:
+		return result{}, notWithin("the step "+label(s), w.graph.StepTimeout)
+	case a.err != nil:
 		return result{}, fmt.Errorf("step %s: %w", label(s), a.err)
 	}
 	return result{a.status, a.body}, nil
@@ -296,7 +305,10 @@ func (w *walk) toURL(ctx context.Context, text string, body []byte) (r *http.Req
 			return r, true, nil
 		}
 	}
-	return r, false, nil
+	// net/http may read the body after it has the answer, when its memory is another
+	// request's.
+	r, err = http.NewRequestWithContext(ctx, http.MethodPost, text, bytes.NewReader(bytes.Clone(body)))
+	return r, false, err
 }
 
 // clusterService is the service that a host of a cluster names, as manifests for
