@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 )
@@ -18,6 +19,24 @@ var (
 	keyHost        = "x-forwarded-host"
 	keyRetryAfter  = strings.ToLower(ingress.HeaderRetryAfter)
 )
+
+// routingKeys are the names in metadata of the headers that every call is asked for, by
+// their canonical ones.
+var routingKeys = func() map[string]string {
+	out := map[string]string{}
+	for _, name := range slices.Concat(routing.HeaderObjective, routing.HeaderFairness, routing.HeaderRewrite, routing.HeaderFirst, routing.HeaderEach) {
+		out[name] = strings.ToLower(name)
+	}
+	return out
+}()
+
+// keyOf is the name in metadata of a header.
+func keyOf(name string) string {
+	if key, ok := routingKeys[name]; ok {
+		return key
+	}
+	return strings.ToLower(name)
+}
 
 // framing are the names of one connection or one message (RFC 9110 7.6.1, the
 // gRPC protocol), which are not passed on.

@@ -106,6 +106,22 @@ func TestInferPassesEverything(t *testing.T) {
 	}
 }
 
+// TestKeysOfRoutingHeaders: to look for them costs a call no memory.
+func TestKeysOfRoutingHeaders(t *testing.T) {
+	c := &call{server: &Server{}, ctx: t.Context(), md: metadata.MD{"x-slo-ttft-ms": {"5"}, "x-own": {"6"}}}
+	q := c.query(0)
+	if q.Header("X-Slo-Ttft-Ms") != "5" || q.Header("X-Own") != "6" || q.Header("X-None") != "" {
+		t.Error("a header is not found")
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		for _, names := range [][]string{routing.HeaderObjective, routing.HeaderFairness, routing.HeaderFirst, routing.HeaderEach} {
+			routing.FirstOf(q.Header, names)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // TestStatusPasses: a replica's refusal comes as it is, details and trailers
 // included, and is asked for once.
 func TestStatusPasses(t *testing.T) {
