@@ -342,28 +342,38 @@ func FuzzTakeSecret(f *testing.F) {
 	})
 }
 
-// TestPrefill: a decode replica is told who computes a long prompt, and no
-// client can name anybody.
+// TestPrefill: a decode replica is told who computes a long prompt, also where a graph
+// asks it, and no client can name anybody.
 func TestPrefill(t *testing.T) {
 	r := newRig(t, nil)
-	got := make(chan []string, 1)
+	told := make(chan []string, 1)
 	p := pool("chat", replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
-		got <- req.Header["X-Prefiller-Host-Port"]
+		told <- slices.Concat(req.Header["X-Prefiller-Host-Port"], req.Header["X-Encoder-Hosts-Ports"], req.Header["X-Data-Parallel-Host-Port"])
 		echo(w, req)
 	}))
-	forged := []string{"X-Prefiller-Host-Port", "169.254.169.254:80"}
+	p.Protocol = service.ProtocolOpenAI
 	r.d.SetPool(p)
-	r.send("POST", "/v1/completions", ask, forged...).want(t, 200)
-	if h := <-got; h != nil {
-		t.Errorf("without a prefill replica the replica is told %v", h)
+	to := routing.Service(p.Key)
+	r.d.SetObjects([]routing.Object{
+		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("g")}, Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "chat"})), Propagate: []string{"x-*"}},
+		&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("paths")}, Hostnames: []string{"a.test"}, Rules: []routing.HTTPRule{
+			{Matches: []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: "/own"}}}, Backends: []routing.Backend{{Ref: to, Weight: 1}}}}},
+	})
+	check := func(path, host, prompt string, want ...string) {
+		t.Helper()
+		const evil = "169.254.169.254:80"
+		r.send("POST", path, `{"model":"chat","prompt":"`+prompt+`"}`, "Host", host, "X-Prefiller-Host-Port", evil, "X-Encoder-Hosts-Ports", evil, "X-Data-Parallel-Host-Port", evil).want(t, 200)
+		if got := <-told; !slices.Equal(got, want) {
+			t.Errorf("%s%s: the replica is told %v, want %v", host, path, got, want)
+		}
 	}
+	check("/v1/completions", "", "hi")
+	check("/own/path", "a.test", "hi") // as it stands
+	check("/", atGraph, "hi")
 	p.Entry = service.RoleDecoder
 	p.Replicas[0].Role = service.RoleDecoder
 	p.Replicas = append(p.Replicas, replica.Replica{ID: "prefill", Service: p.Key, Role: service.RoleEngine, Phase: replica.Ready, HTTP: "127.0.0.1:9"})
 	r.d.SetPool(p)
-	long := `{"model":"chat","prompt":"` + strings.Repeat("word ", 2000) + `"}`
-	r.send("POST", "/v1/completions", long, forged...).want(t, 200)
-	if h := <-got; len(h) != 1 || h[0] != "127.0.0.1:9" {
-		t.Errorf("the replica is told %v", h)
-	}
+	check("/v1/completions", "", strings.Repeat("word ", 2000), "127.0.0.1:9")
+	check("/v1/completions", atGraph, strings.Repeat("other ", 2000), "127.0.0.1:9")
 }

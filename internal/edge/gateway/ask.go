@@ -59,8 +59,8 @@ func (w *whole) release() {
 // ask answers a request of the gateway's own as if it had come from a client that may
 // ask for everything. to is where it goes; zero has its host and model decide. The
 // caller releases the answer.
-func (g *Gateway) ask(r *http.Request, to routing.Ref) *whole {
-	w := &whole{header: http.Header{}, budget: &g.buffered, limit: g.cfg.MaxBodyBytes}
+func (g *Gateway) ask(r *http.Request, to routing.Ref) (w *whole) {
+	w = &whole{header: http.Header{}, budget: &g.buffered, limit: g.cfg.MaxBodyBytes}
 	defer func() {
 		if e := recover(); e != nil {
 			if err, ok := e.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
@@ -77,7 +77,7 @@ func (g *Gateway) ask(r *http.Request, to routing.Ref) *whole {
 	if err := x.serveFound(); err != nil {
 		x.refuse(err)
 	}
-	if w.status == 0 && w.err == nil {
+	if w.err == nil && (w.status == 0 || r.Context().Err() != nil) { // an answer ends early where nobody waits for it
 		w.err = unanswered(r.Context())
 	}
 	return w

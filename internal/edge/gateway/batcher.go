@@ -57,7 +57,7 @@ func (x *exchange) gather() (answered bool, err error) {
 		return false, nil
 	}
 	q := x.query()
-	to, b := x.gw.dispatch.Batcher(q)
+	to, model, b := x.gw.dispatch.Batcher(q)
 	if b == nil || x.req.body.tail != nil {
 		return false, nil
 	}
@@ -69,7 +69,7 @@ func (x *exchange) gather() (answered bool, err error) {
 		return false, err
 	}
 	m := &member{instances: instances, answered: make(chan struct{})}
-	in := x.gw.join(gatheringKey{to, c.Before + c.Model + c.After, x.req.r.URL.RawQuery}, m, b)
+	in := x.gw.join(gatheringKey{to, c.Target("", model), x.req.r.URL.RawQuery}, m, b)
 	select {
 	case <-m.answered:
 	case <-x.req.r.Context().Done():
@@ -124,13 +124,19 @@ func (g *Gateway) close(in *gathering) {
 }
 
 // leave counts a member whose client is gone. A batch that nobody waits for is not
-// answered.
+// answered, and nobody joins it.
 func (g *Gateway) leave(in *gathering) {
-	g.gatherings.mu.Lock()
-	defer g.gatherings.mu.Unlock()
-	if in.waiting--; in.waiting == 0 {
-		in.cancel()
+	s := &g.gatherings
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in.waiting--; in.waiting > 0 {
+		return
 	}
+	if s.open[in.key] == in {
+		in.timer.Stop()
+		delete(s.open, in.key)
+	}
+	in.cancel()
 }
 
 // answer asks for a batch and answers its members.

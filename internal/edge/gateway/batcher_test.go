@@ -89,6 +89,98 @@ func TestBatcherWaits(t *testing.T) {
 	}
 }
 
+// cutOff begins an answer and does not end it.
+const cutOff = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n0123456789"
+
+// TestBatcherOutlivesItsReplica: a replica that dies within its answer fails its batch,
+// and nothing else.
+func TestBatcherOutlivesItsReplica(t *testing.T) {
+	r := newRig(t, nil)
+	p := pool("m", replicaServer(t, hijack(cutOff)))
+	p.Batcher = &service.Batcher{MaxSize: 1, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[1]}`).want(t, http.StatusBadGateway, "cut off")
+	until(t, func() bool { return r.gw.buffered.Used() == 0 })
+}
+
+// TestBatcherForgetsThoseWhoLeave: a client does not join a batch whose clients are all
+// gone.
+func TestBatcherForgetsThoseWhoLeave(t *testing.T) {
+	r := newRig(t, nil)
+	var calls, most atomic.Int32
+	p := pool("m", doubler(t, &calls, &most))
+	p.Batcher = &service.Batcher{MaxSize: 2, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/v1/models/m:predict", strings.NewReader(`{"instances":[1]}`))
+		if err == nil {
+			_, err = r.client.Do(req)
+		}
+		gone <- err
+	}()
+	until(t, func() bool {
+		r.gw.gatherings.mu.Lock()
+		defer r.gw.gatherings.mu.Unlock()
+		return len(r.gw.gatherings.open) == 1
+	})
+	leave()
+	if err := <-gone; err == nil {
+		t.Error("the client that left got an answer")
+	}
+	r.waitSettled()
+	r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[2,3]}`).want(t, http.StatusOK, `"predictions":[4,6]`)
+	if calls.Load() != 1 || most.Load() != 2 {
+		t.Errorf("%d requests reached the replica, the largest of %d instances", calls.Load(), most.Load())
+	}
+}
+
+// TestBatcherBehindARoute: a batch asks the replica for the service's own name, or the
+// route's, whatever clients call it, and one batch is for all names of a model. A
+// request that its route treats in its own way is sent alone.
+func TestBatcherBehindARoute(t *testing.T) {
+	r := newRig(t, nil)
+	paths := make(chan string, 10)
+	p := pool("m", replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+		b, _ := io.ReadAll(q.Body)
+		paths <- q.URL.Path + " " + string(b)
+		_, _ = io.WriteString(w, `{"predictions":[1,2]}`)
+	}))
+	p.Batcher = &service.Batcher{MaxSize: 2, MaxLatency: 10 * time.Second}
+	p.Adapters = []dispatch.Adapter{{Name: "french"}}
+	r.d.SetPool(p)
+	m := service.ParseKey("m")
+	route := func(name string, change func(*routing.Route)) routing.Object {
+		o := &routing.Route{Meta: service.Meta{Key: service.ParseKey(name)}, Models: []string{name}, Targets: []routing.Target{{Ref: routing.Service(m), Weight: 1}}}
+		change(o)
+		return o
+	}
+	r.d.SetObjects([]routing.Object{route("x", func(*routing.Route) {}),
+		route("fr", func(o *routing.Route) { o.Targets[0].Model = "french" }),
+		route("quick", func(o *routing.Route) { o.Handling.Timeout = time.Hour }),
+		route("first", func(o *routing.Route) { o.Priority = 1 })})
+	for _, tt := range []struct{ names, want string }{
+		{"x m", `/v1/models/m:predict {"instances":[7,7]}`},
+		{"fr french", `/v1/models/french:predict {"instances":[7,7]}`},
+		{"quick", `/v1/models/m:predict {"instances":[7]}`},
+		{"first", `/v1/models/m:predict {"instances":[7]}`},
+	} {
+		var all sync.WaitGroup
+		for _, name := range strings.Fields(tt.names) {
+			all.Go(func() {
+				if a := r.send(http.MethodPost, "/v1/models/"+name+":predict", `{"instances":[7]}`); a.code != http.StatusOK {
+					t.Error(name, a)
+				}
+			})
+		}
+		all.Wait()
+		if got := <-paths; got != tt.want || len(paths) > 0 {
+			t.Errorf("%s: the replica is asked %s, want %s; and %d more", tt.names, got, tt.want, len(paths))
+		}
+	}
+}
+
 // TestBatcherTellsFailures: each client gets the replica's own error, or why the answer
 // cannot be divided.
 func TestBatcherTellsFailures(t *testing.T) {

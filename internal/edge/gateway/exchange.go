@@ -140,6 +140,11 @@ func (x *exchange) serveModel() error {
 
 // admit waits until the dispatcher grants the request a replica.
 func (x *exchange) admit() error {
+	if !x.req.routed {
+		for _, name := range ingress.PeerHeaders {
+			delete(x.req.r.Header, name)
+		}
+	}
 	d, q := x.gw.dispatch, &x.asked
 	*q = x.query()
 	q.Bytes = x.req.body.held

@@ -115,7 +115,7 @@ func (g *Gateway) ServeTo(ctx context.Context, l net.Listener, to routing.Ref) e
 	return g.run(ctx, l, g.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := newExchange(g, w, r)
 		defer x.end()
-		x.req.to = to
+		x.req.to, x.req.routed = to, true
 		path := r.URL.EscapedPath()
 		call := surface.Find(path, r.URL.Path, r.Header.Get("Anthropic-Version") != "")
 		x.begin(surface.Call{Kind: surface.AsIs, Surface: call.Surface, Path: path, Before: call.Before, Model: call.Model, After: call.After}, path)

@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -69,7 +71,7 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 		return &failure{status: http.StatusMethodNotAllowed, allow: http.MethodPost, message: "a graph takes POST with a body of JSON"}
 	}
 	depth, _ := strconv.Atoi(r.Header.Get(headerDepth))
-	if depth >= maxDepth {
+	if depth = max(0, depth); depth >= maxDepth {
 		return &failure{status: http.StatusLoopDetected, message: fmt.Sprintf("the request has come through %d graphs already", depth)}
 	}
 	if x.req.body.from == nil {
@@ -91,8 +93,8 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 	case err == nil:
 	case errors.As(err, &f):
 		return f
-	case errors.Is(err, context.DeadlineExceeded) && r.Context().Err() == nil:
-		return &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("the graph did not answer within %v", g.Timeout), code: "timeout"}
+	case ctx.Err() != nil && r.Context().Err() == nil:
+		return notWithin("the graph", g.Timeout)
 	case r.Context().Err() != nil:
 		return r.Context().Err()
 	default:
@@ -105,10 +107,18 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 	return nil
 }
 
-// stepHeader is the header of a step's request.
+func notWithin(who string, limit time.Duration) *failure {
+	return &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("%s did not answer within %v", who, limit), code: "timeout"}
+}
+
+// stepHeader is the header of a step's request. A client says neither how deep it is nor
+// which replicas work together.
 func stepHeader(h http.Header, propagate []string, id string, depth int) http.Header {
 	out := http.Header{observe.HeaderRequestID: {id}, headerDepth: {strconv.Itoa(depth)}}
 	for name, values := range h {
+		if name == headerDepth || slices.Contains(ingress.PeerHeaders, name) {
+			continue
+		}
 		if name == observe.HeaderTraceparent || name == "Content-Type" || graph.Propagates(propagate, name) && passedOn(name, false) {
 			out[name] = values
 		}
@@ -206,6 +216,7 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 	if s.Node != "" {
 		return w.node(ctx, s.Node, body)
 	}
+	all := ctx // of the graph
 	if d := w.graph.StepTimeout; d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
@@ -235,7 +246,10 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 	w.mu.Lock()
 	w.answers = append(w.answers, a)
 	w.mu.Unlock()
-	if a.err != nil {
+	switch {
+	case a.err != nil && ctx.Err() != nil && all.Err() == nil:
+		return result{}, notWithin("the step "+label(s), w.graph.StepTimeout)
+	case a.err != nil:
 		return result{}, fmt.Errorf("step %s: %w", label(s), a.err)
 	}
 	return result{a.status, a.body}, nil
@@ -291,7 +305,10 @@ func (w *walk) toURL(ctx context.Context, text string, body []byte) (r *http.Req
 			return r, true, nil
 		}
 	}
-	return r, false, nil
+	// net/http may read the body after it has the answer, when its memory is another
+	// request's.
+	r, err = http.NewRequestWithContext(ctx, http.MethodPost, text, bytes.NewReader(bytes.Clone(body)))
+	return r, false, err
 }
 
 // clusterService is the service that a host of a cluster names, as manifests for

@@ -139,18 +139,70 @@ func TestGraphEnds(t *testing.T) {
 		case <-q.Context().Done():
 		}
 	})
+	loop := root(node(routing.NodeSequence, routing.GraphStep{URL: "http://loop.default.localhost/"}))
 	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: slow})), Timeout: 50 * time.Millisecond},
-		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("loop")}, Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: "http://loop.default.localhost/"}))})
+		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("loop")}, Nodes: loop, Propagate: []string{"*"}, Timeout: 5 * time.Second})
 	if a := r.send(http.MethodPost, "/", `1`, "Host", atGraph); a.code != http.StatusGatewayTimeout || stuck.Load() != 1 {
 		t.Error(a)
 	}
-	if a := r.send(http.MethodPost, "/", `1`, "Host", "loop.default.localhost"); a.code != http.StatusLoopDetected {
-		t.Error(a)
+	for _, depth := range []string{"", "1", "-1000000"} { // whatever a client says of it
+		if a := r.send(http.MethodPost, "/", `1`, "Host", "loop.default.localhost", headerDepth, depth); a.code != http.StatusLoopDetected {
+			t.Errorf("depth %q: %+v", depth, a)
+		}
 	}
 	if a := r.send(http.MethodGet, "/", ``, "Host", atGraph); a.code != http.StatusMethodNotAllowed {
 		t.Error(a)
 	}
 	until(t, func() bool { return r.gw.buffered.Used() == 0 })
+}
+
+// TestGraphOutlivesItsReplicas: a replica that dies within its answer fails the request,
+// and nothing else.
+func TestGraphOutlivesItsReplicas(t *testing.T) {
+	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeEnsemble, routing.GraphStep{Service: "a"}, routing.GraphStep{Service: "dies"}))})
+	r.d.SetPool(pool("dies", replicaServer(t, hijack(cutOff))))
+	r.send(http.MethodPost, "/", `1`, "Host", atGraph).want(t, http.StatusInternalServerError, "step dies: the answer was cut off")
+	until(t, func() bool { return r.gw.buffered.Used() == 0 })
+}
+
+// TestGraphStepEnds: a step has its own time, also one whose answer has begun.
+func TestGraphStepEnds(t *testing.T) {
+	stalls := replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.Copy(io.Discard, q.Body)
+		_, _ = io.WriteString(w, "1")
+		_ = http.NewResponseController(w).Flush()
+		<-q.Context().Done()
+	})
+	for _, step := range []routing.GraphStep{{Service: "stalls"}, {Name: "afar", URL: "http://" + stalls}} {
+		r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, step)), StepTimeout: 50 * time.Millisecond})
+		r.d.SetPool(pool("stalls", stalls))
+		r.send(http.MethodPost, "/", `1`, "Host", atGraph).want(t, http.StatusGatewayTimeout, "the step "+label(&step)+" did not answer within 50ms")
+	}
+}
+
+// late answers before it reads the request, as net/http's transport may. The bodies are
+// to be read when the answers are there.
+type late chan io.ReadCloser
+
+func (l late) RoundTrip(r *http.Request) (*http.Response, error) {
+	l <- r.Body
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("1")), Request: r}, nil
+}
+
+// TestGraphAsksOutsideWithItsOwnBody: what a server is sent late is no other client's.
+func TestGraphAsksOutsideWithItsOwnBody(t *testing.T) {
+	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: "http://afar.test/"}))})
+	bodies := make(late, 20)
+	r.gw.servers = &http.Client{Transport: bodies}
+	for i := range cap(bodies) {
+		r.send(http.MethodPost, "/", fmt.Sprintf(`"request %2d"`, i), "Host", atGraph).want(t, http.StatusOK)
+	}
+	for i := range cap(bodies) {
+		b, err := io.ReadAll(<-bodies)
+		if want := fmt.Sprintf(`"request %2d"`, i); err != nil || string(b) != want {
+			t.Errorf("the server gets %s, %v, want %s", b, err, want)
+		}
+	}
 }
 
 // TestGraphNeedsItsKey: the graph's root path, which is the gateway's own without a

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"net/http"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -42,11 +46,8 @@ type copied struct {
 func (x *exchange) mirror(g *dispatch.Grant) {
 	for _, to := range g.Handling().Mirrors {
 		q := &x.req
-		if _, named := q.r.Header[headerPrefill]; named {
-			if q.picked { // the picker has named a server of another pool
-				continue
-			}
-			q.setHeader(headerPrefill, "") // a client's, which the mirror's replica would call
+		if slices.ContainsFunc(ingress.PeerHeaders, func(name string) bool { return len(q.r.Header[name]) > 0 }) {
+			continue // they name servers of another pool than the mirror's
 		}
 		if !q.body.replayable() || q.body.tail != nil || q.form || len(q.body.head) > maxMirrorBytes ||
 			to.PerMillion < routing.Whole && rand.Uint32N(routing.Whole) >= to.PerMillion {
@@ -96,7 +97,6 @@ func (c *copied) send() error {
 	if err != nil {
 		return err
 	}
-	g.FirstByte()
 	var outcome dispatch.Outcome
 	defer func() { g.Done(outcome) }()
 	name := c.to.Model
@@ -121,7 +121,14 @@ func (c *copied) send() error {
 		body = append(c.parsed.RenamedHead(c.body, name), c.body[c.parsed.ModelSpan.End:]...)
 	}
 	out.Body, out.Length = [][]byte{body}, int64(len(body))
-	err = discardAnswer(c.upstream.send(ctx, out))
+	in, err := c.upstream.send(ctx, out)
+	if err == nil {
+		if in.status >= http.StatusBadRequest {
+			g.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now())})
+		}
+		g.FirstByte()
+		err = discardAnswer(in, nil)
+	}
 	if isLost(err) {
 		outcome.Failed = err
 	}

@@ -57,6 +57,10 @@ func TestMirror(t *testing.T) {
 	for r.gw.mirrored.Load() > 0 || r.gw.buffered.Used() > 0 {
 		time.Sleep(time.Millisecond)
 	}
+	e := r.d.Endpoints(to)
+	if len(e) != 1 || e[0].Record.Failures() != 1 || e[0].Record.FirstBytes != 0 {
+		t.Errorf("the mirror's failure counts as %+v", e)
+	}
 	select {
 	case again := <-copies:
 		t.Errorf("a mirror of no requests got %+v", again)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -61,7 +62,7 @@ func (r *PickerRefusal) Error() string {
 
 // reserved are fields of a request that clients must not set: gateways and pickers
 // use them among themselves.
-var reserved = []string{"X-Gateway-Destination-Endpoint", "X-Gateway-Destination-Endpoint-Subset", "X-Gateway-Model-Name-Rewrite", headerPrefill}
+var reserved = append([]string{"X-Gateway-Destination-Endpoint", "X-Gateway-Destination-Endpoint-Subset", "X-Gateway-Model-Name-Rewrite"}, ingress.PeerHeaders...)
 
 // picking asks an endpoint picker about one request. It implements dispatch.Asker.
 type picking struct {

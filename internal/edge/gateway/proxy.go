@@ -112,15 +112,14 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 }
 
 // headerPrefill tells a decode replica (the sidecar in front of it) which replica
-// computes the prompt. A client's value is dropped: the decode replica would call
-// any address that it names.
+// computes the prompt. It is one of ingress.PeerHeaders.
 const headerPrefill = "X-Prefiller-Host-Port"
 
 // setTryHeaders sets the headers that differ from try to try: which replica
 // computes the prompt, and the trace context.
 func (p *proxy) setTryHeaders() {
 	q := p.req
-	if !q.picked && q.to.Name == "" { // otherwise a picker or a router has named it
+	if !q.picked && !q.routed { // otherwise a picker or a router has named it
 		to := ""
 		if disaggregation(p.grant) == service.DisaggregationHeader {
 			to = p.grant.Prefill()

@@ -39,6 +39,7 @@ type request struct {
 	// picked: an endpoint picker chose the replicas; renamed: it changed the model's
 	// name in the body.
 	picked, renamed bool
+	routed          bool // to was its router's choice (ServeTo), whose PeerHeaders count
 
 	reader   patientReader
 	fields   []byte // of the header for replicas, encoded; empty: not yet

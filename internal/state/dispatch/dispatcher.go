@@ -283,14 +283,27 @@ func (d *Dispatcher) Graph(r Request) *routing.Graph {
 	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Graph(r.where())
 }
 
-// Batcher is the batcher of the pool that a request goes to, and that pool; nil for
-// none.
-func (d *Dispatcher) Batcher(r Request) (routing.Ref, *service.Batcher) {
-	_, p, _, err := d.route(&r)
+// Batcher is the batcher of the pool that a request goes to, that pool, and the model
+// to ask it for, "" as the request names it. It is nil for none, and for a request that
+// would be treated otherwise if it asked the pool itself, as a batch does: by its route's
+// timeouts, mirrors or priority.
+func (d *Dispatcher) Batcher(r Request) (to routing.Ref, model string, b *service.Batcher) {
+	v, p, t, err := d.route(&r)
 	if err != nil {
-		return routing.Ref{}, nil
+		return routing.Ref{}, "", nil
 	}
-	return p.ref, p.config.Load().Batcher
+	if b = p.config.Load().Batcher; b == nil || t.Handling != nil {
+		return p.ref, "", nil
+	}
+	if model = cmp.Or(t.Model, r.Model); t.Named {
+		model = p.ref.Key.Name
+	}
+	own, err := v.within(r.Namespaces, d.cfg.Domain).ResolveIn(p.ref, route.Query{Model: model}, d.random)
+	if err != nil || own.Pool != p.ref || own.Named != t.Named || cmp.Or(own.Model, model) != model || own.Adapter != t.Adapter ||
+		own.Priority != t.Priority || own.Latency != t.Latency || own.Handling != nil {
+		return p.ref, "", nil
+	}
+	return p.ref, model, b
 }
 
 // Domain is what the hosts of services end in.

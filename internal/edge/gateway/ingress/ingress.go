@@ -24,6 +24,11 @@ func Seconds(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(
 // Azure's.
 var SecretHeaders = []string{"Authorization", "X-Api-Key", "Api-Key"}
 
+// PeerHeaders are the fields by which a gateway tells a replica which others work with
+// it, as llm-d's routing sidecar reads them. A client's are removed: the replica would
+// call any address that they name. In gRPC's metadata their names are in lower case.
+var PeerHeaders = []string{"X-Prefiller-Host-Port", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port"}
+
 // TakeSecret finds the request's key in the named fields and removes it, and every
 // other value in the form of our keys, so that no replica and no log sees it. If
 // there is none, it returns a value of another form, which stays in h: it may be

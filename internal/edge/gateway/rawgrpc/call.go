@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -84,7 +83,7 @@ func (c *call) finish(err error) {
 
 // query returns what the dispatcher must know of the call.
 func (c *call) query(size int) dispatch.Request {
-	get := func(name string) string { return first(c.md[strings.ToLower(name)]) }
+	get := func(name string) string { return first(c.md[keyOf(name)]) }
 	q := dispatch.Request{Host: c.host, Path: c.method, Method: http.MethodPost, Header: get, Model: c.model, Bytes: int64(size),
 		Idempotent: c.method == oip.GRPCInferenceService_ModelMetadata_FullMethodName,
 		Objective:  routing.FirstOf(get, routing.HeaderObjective), FairnessID: routing.FirstOf(get, routing.HeaderFairness)}

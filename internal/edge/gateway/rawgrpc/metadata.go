@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 )
@@ -19,11 +20,38 @@ var (
 	keyRetryAfter  = strings.ToLower(ingress.HeaderRetryAfter)
 )
 
+// routingKeys are the names in metadata of the headers that every call is asked for, by
+// their canonical ones.
+var routingKeys = func() map[string]string {
+	out := map[string]string{}
+	for _, name := range slices.Concat(routing.HeaderObjective, routing.HeaderFairness, routing.HeaderRewrite, routing.HeaderFirst, routing.HeaderEach) {
+		out[name] = strings.ToLower(name)
+	}
+	return out
+}()
+
+// keyOf is the name in metadata of a header.
+func keyOf(name string) string {
+	if key, ok := routingKeys[name]; ok {
+		return key
+	}
+	return strings.ToLower(name)
+}
+
 // framing are the names of one connection or one message (RFC 9110 7.6.1, the
 // gRPC protocol), which are not passed on.
 var framing = map[string]bool{"connection": true, "keep-alive": true, "proxy-connection": true, "proxy-authenticate": true,
 	"proxy-authorization": true, "te": true, "trailer": true, "transfer-encoding": true, "upgrade": true, "expect": true,
 	"content-type": true, "content-length": true, "content-encoding": true, "accept-encoding": true, "user-agent": true, "host": true}
+
+// peers are ingress.PeerHeaders as metadata has them.
+var peers = func() map[string]bool {
+	out := map[string]bool{}
+	for _, name := range ingress.PeerHeaders {
+		out[strings.ToLower(name)] = true
+	}
+	return out
+}()
 
 // passes reports whether metadata of a name belongs to the application.
 func passes(name string) bool {
@@ -50,7 +78,7 @@ func passed(md metadata.MD) metadata.MD {
 func outgoing(md metadata.MD, id, address, host string) metadata.MD {
 	out := make(metadata.MD, len(md)+4)
 	for name, values := range md {
-		if passes(name) {
+		if passes(name) && !peers[name] {
 			out[name] = values
 		}
 	}

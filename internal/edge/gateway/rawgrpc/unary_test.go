@@ -65,7 +65,7 @@ func TestInferPassesEverything(t *testing.T) {
 	in := request("iris")
 	in.RawInputContents = [][]byte{bytes.Repeat([]byte("0123456789abcdef"), 40_000)}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", "abc", "k", "v1", "k", "v2", "b-bin", "\x01\xfe",
-		"proxy-authorization", "x", "grpc-trace-bin", "\x05", "x-forwarded-for", "10.0.0.1")
+		"proxy-authorization", "x", "grpc-trace-bin", "\x05", "x-forwarded-for", "10.0.0.1", "x-prefiller-host-port", "evil:1", "x-encoder-hosts-ports", "evil:1", "x-data-parallel-host-port", "evil:1")
 	var header, trailer metadata.MD
 	for _, options := range [][]grpc.CallOption{nil, {grpc.UseCompressor(gzip.Name)}} {
 		out, err := r.ModelInfer(ctx, in, append(options, grpc.Header(&header), grpc.Trailer(&trailer))...)
@@ -82,7 +82,8 @@ func TestInferPassesEverything(t *testing.T) {
 			t.Errorf("another answer: %.200v", out)
 		}
 		for name, values := range map[string][]string{"k": {"v1", "v2"}, "b-bin": {"\x01\xfe"}, "x-request-id": {"abc"}, "grpc-trace-bin": {"\x05"},
-			"x-forwarded-for": {"10.0.0.1, 127.0.0.1"}, "x-forwarded-host": {r.address}, "proxy-authorization": nil} {
+			"x-forwarded-for": {"10.0.0.1, 127.0.0.1"}, "x-forwarded-host": {r.address}, "proxy-authorization": nil,
+			"x-prefiller-host-port": nil, "x-encoder-hosts-ports": nil, "x-data-parallel-host-port": nil} {
 			if !slices.Equal(md[name], values) {
 				t.Errorf("the replica got %s %q, want %q", name, md[name], values)
 			}
@@ -102,6 +103,22 @@ func TestInferPassesEverything(t *testing.T) {
 	m, err := r.ModelMetadata(t.Context(), &oip.ModelMetadataRequest{Name: "iris", Version: "2"})
 	if err != nil || m.GetName() != "model" || m.GetVersions()[0] != "2" || m.GetPlatform() != "fake" {
 		t.Errorf("metadata %v %v", m, err)
+	}
+}
+
+// TestKeysOfRoutingHeaders: to look for them costs a call no memory.
+func TestKeysOfRoutingHeaders(t *testing.T) {
+	c := &call{server: &Server{}, ctx: t.Context(), md: metadata.MD{"x-slo-ttft-ms": {"5"}, "x-own": {"6"}}}
+	q := c.query(0)
+	if q.Header("X-Slo-Ttft-Ms") != "5" || q.Header("X-Own") != "6" || q.Header("X-None") != "" {
+		t.Error("a header is not found")
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		for _, names := range [][]string{routing.HeaderObjective, routing.HeaderFairness, routing.HeaderFirst, routing.HeaderEach} {
+			routing.FirstOf(q.Header, names)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 
