@@ -58,14 +58,20 @@ func Colours(w io.Writer) (io.Writer, bool) {
 	return f, true
 }
 
-// Screen is the terminal that w, which may be Visible, is written to, if it is one that
-// can do more than append lines.
+// Screen is the Terminal that w is written to, if it is one that can do more than append
+// lines.
 func Screen(w io.Writer) (*os.File, bool) {
+	f, ok := Terminal(w)
+	return f, ok && os.Getenv("TERM") != "dumb"
+}
+
+// Terminal is the terminal that w, which may be Visible, is written to, if it is one.
+func Terminal(w io.Writer) (*os.File, bool) {
 	if v, ok := w.(*visible); ok {
 		w = v.to
 	}
 	f, ok := w.(*os.File)
-	return f, ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+	return f, ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Harmless is a text as Visible writes it.

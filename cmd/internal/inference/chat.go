@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/progress"
 	serving "roundhouse.dev/roundhouse/internal/edge/gateway"
 )
@@ -86,6 +87,7 @@ func (c *Conversation) Say(ctx context.Context, text string) (err error) {
 // stream prints the pieces of a streamed answer and returns the whole.
 func (c *Conversation) stream(r io.Reader) (string, error) {
 	var whole strings.Builder
+	_, shown := command.Terminal(c.Out)
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEventBytes)
 	for lines.Scan() {
@@ -114,7 +116,11 @@ func (c *Conversation) stream(r io.Reader) (string, error) {
 		}
 		for _, ch := range event.Choices {
 			whole.WriteString(ch.Delta.Content)
-			_, _ = fmt.Fprint(c.Out, ch.Delta.Content)
+			text := ch.Delta.Content
+			if shown { // a model's words must not steer the terminal; elsewhere every byte counts
+				text = command.Harmless(text)
+			}
+			_, _ = io.WriteString(c.Out, text)
 		}
 	}
 	return whole.String(), lines.Err()

@@ -39,6 +39,9 @@ const conversationHelp = `  /system [TEXT]      set the system message, or show 
 // that is typed. An error of an answer is printed, and the conversation goes on.
 func (c *Conversation) Converse(ctx context.Context, in *os.File) error {
 	k := &keyboard{in: in, from: command.Interruptible(ctx, in), out: c.Out}
+	if screen, ok := command.Terminal(c.Out); ok { // the editor moves the cursor, which Visible would not let it
+		k.out = screen
+	}
 	k.renew(nil)
 	_, _ = fmt.Fprintln(c.Out, "/help shows what can be done besides asking.")
 	for {

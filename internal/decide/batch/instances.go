@@ -2,17 +2,30 @@ package batch
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+
+	"github.com/tidwall/gjson"
 )
 
 // Instances are those of a KServe v1 request that can be sent with others': it states
-// nothing else.
-func Instances(body []byte) (instances []json.RawMessage, ok bool) {
-	var in map[string]json.RawMessage
-	if json.Unmarshal(body, &in) != nil || len(in) != 1 {
+// nothing else, and at most most of them. They are counted before they are decoded,
+// which takes many times the memory of a body of short ones.
+func Instances(body []byte, most int) (instances []json.RawMessage, ok bool) {
+	fields, count := 0, 0
+	gjson.ParseBytes(body).ForEach(func(_, list gjson.Result) bool {
+		fields++
+		list.ForEach(func(_, _ gjson.Result) bool {
+			count++
+			return count <= most
+		})
+		return fields == 1 && count <= most
+	})
+	if fields != 1 || count == 0 || count > most {
 		return nil, false
 	}
-	if json.Unmarshal(in["instances"], &instances) != nil || len(instances) == 0 {
+	var in map[string]json.RawMessage
+	if json.Unmarshal(body, &in) != nil || json.Unmarshal(in["instances"], &instances) != nil || len(instances) == 0 {
 		return nil, false
 	}
 	return instances, true
@@ -38,26 +51,28 @@ type gathered struct {
 // SplitPredictions makes of the answer to joined requests the answer to each: counts
 // are how many instances each had.
 func SplitPredictions(answer []byte, id string, counts []int) ([][]byte, error) {
-	var in struct {
-		Predictions []json.RawMessage `json:"predictions"`
-	}
-	if err := json.Unmarshal(answer, &in); err != nil {
-		return nil, fmt.Errorf("the model's answer to a batch is not JSON: %w", err)
+	if !json.Valid(answer) {
+		return nil, errors.New("the model's answer to a batch is not JSON")
 	}
 	total := 0
 	for _, n := range counts {
 		total += n
 	}
-	if len(in.Predictions) != total {
-		return nil, fmt.Errorf("the model answered %d predictions to a batch of %d instances", len(in.Predictions), total)
+	list := gjson.GetBytes(answer, "predictions")
+	if n := int(list.Get("#").Int()); n != total { // of which there may be far too many to decode
+		return nil, fmt.Errorf("the model answered %d predictions to a batch of %d instances", n, total)
+	}
+	var predictions []json.RawMessage
+	if err := json.Unmarshal([]byte(list.Raw), &predictions); err != nil {
+		return nil, fmt.Errorf("the model's predictions for a batch are no list: %w", err)
 	}
 	out := make([][]byte, len(counts))
 	for i, n := range counts {
-		b, err := json.Marshal(gathered{BatchID: id, Predictions: in.Predictions[:n]})
+		b, err := json.Marshal(gathered{BatchID: id, Predictions: predictions[:n]})
 		if err != nil {
 			return nil, err
 		}
-		out[i], in.Predictions = b, in.Predictions[n:]
+		out[i], predictions = b, predictions[n:]
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@
 package graph
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"path"
@@ -82,17 +83,15 @@ func Input(step *routing.GraphStep, request, answer []byte, first bool) []byte {
 	if !step.MapPredictions {
 		return body
 	}
-	var in struct {
-		Predictions []json.RawMessage `json:"predictions"`
-	}
-	if json.Unmarshal(body, &in) != nil || len(in.Predictions) == 0 {
+	if !json.Valid(body) {
 		return body
 	}
-	out, err := json.Marshal(map[string][]json.RawMessage{"instances": in.Predictions})
-	if err != nil {
+	// Decoding would take many times the body's memory.
+	predictions := gjson.GetBytes(body, "predictions")
+	if !predictions.IsArray() || !predictions.Get("0").Exists() {
 		return body
 	}
-	return out
+	return []byte(`{"instances":` + predictions.Raw + `}`)
 }
 
 // Key is the name of an ensemble's step in the joined answer: its own, or its
@@ -117,8 +116,7 @@ func (e *NotObjectError) Error() string {
 func Join(steps []routing.GraphStep, answers [][]byte) ([]byte, error) {
 	out := make(map[string]json.RawMessage, len(answers))
 	for i, answer := range answers {
-		var object map[string]json.RawMessage
-		if err := json.Unmarshal(answer, &object); err != nil || object == nil {
+		if !json.Valid(answer) || !bytes.HasPrefix(bytes.TrimLeft(answer, " \t\r\n"), []byte("{")) {
 			return nil, &NotObjectError{Key(steps, i)}
 		}
 		out[Key(steps, i)] = answer

@@ -2,6 +2,8 @@ package graph
 
 import (
 	"encoding/json"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -57,6 +59,36 @@ func TestDeepBodies(t *testing.T) {
 	}
 }
 
+// TestDenseBodies: a body of very many short values takes about its own memory.
+func TestDenseBodies(t *testing.T) {
+	list := "[0" + strings.Repeat(",0", 1<<20) + "]"
+	var object strings.Builder
+	for i := range 200_000 {
+		fmt.Fprintf(&object, `,"%x":0`, i)
+	}
+	for name, tt := range map[string]struct {
+		body string
+		do   func(body []byte) bool
+	}{
+		"mapped": {`{"predictions":` + list + `}`, func(body []byte) bool {
+			return string(Input(&routing.GraphStep{MapPredictions: true}, body, nil, true)) == `{"instances":`+list+`}`
+		}},
+		"joined": {"{" + object.String()[1:] + "}", func(body []byte) bool {
+			_, err := Join([]routing.GraphStep{{}}, [][]byte{body})
+			return err == nil
+		}},
+	} {
+		var before, after runtime.MemStats
+		body := []byte(tt.body)
+		runtime.ReadMemStats(&before)
+		ok := tt.do(body)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; !ok || took > uint64(8*len(body)) {
+			t.Errorf("%s: %t, %d bytes took %d", name, ok, len(body), took)
+		}
+	}
+}
+
 func TestInput(t *testing.T) {
 	for _, tt := range []struct {
 		step  routing.GraphStep
@@ -72,6 +104,19 @@ func TestInput(t *testing.T) {
 	} {
 		if got := string(Input(&tt.step, []byte("request"), []byte(`{"predictions":[1]}`), tt.first)); got != tt.want {
 			t.Errorf("%+v: %s, want %s", tt.step, got, tt.want)
+		}
+	}
+	mapped := routing.GraphStep{MapPredictions: true}
+	for body, want := range map[string]string{
+		`{"id":1, "predictions": [ {"a":[1]}, null ] }`: `{"instances":[ {"a":[1]}, null ]}`,
+		`{"predictions":[ ]}`:                           "", `{"predictions":{"0":1}}`: "", `{"predictions":null}`: "", `[{"predictions":[1]}]`: "",
+		`{"predictions":[1]`: "", `{"predictions":[1]} x`: "", `{"a":{"predictions":[1]}}`: "",
+	} {
+		if want == "" {
+			want = body // it stays as it is
+		}
+		if got := string(Input(&mapped, []byte(body), nil, true)); got != want {
+			t.Errorf("%s: %s, want %s", body, got, want)
 		}
 	}
 }

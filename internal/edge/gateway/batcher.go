@@ -61,7 +61,7 @@ func (x *exchange) gather() (answered bool, err error) {
 	if b == nil || x.req.body.tail != nil {
 		return false, nil
 	}
-	instances, ok := batch.Instances(x.req.body.head)
+	instances, ok := batch.Instances(x.req.body.head, b.MaxSize)
 	if !ok {
 		return false, nil
 	}

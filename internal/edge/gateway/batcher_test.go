@@ -82,7 +82,7 @@ func TestBatcherWaits(t *testing.T) {
 	if a := r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[1]}`); a.code != 200 || !json.Valid([]byte(a.body)) || a.body[:12] != `{"message":"` {
 		t.Error(a)
 	}
-	for _, body := range []string{`{"instances":[1],"signature_name":"x"}`, `{"inputs":[1]}`, `no JSON`} {
+	for _, body := range []string{`{"instances":[1],"signature_name":"x"}`, `{"inputs":[1]}`, `no JSON`, `{"instances":[0` + strings.Repeat(",0", 100) + `]}`} {
 		if a, want := r.send(http.MethodPost, "/v1/models/m:predict", body), fmt.Sprintf(`{"predictions":[%q]}`, body); a.body != want {
 			t.Errorf("got %s, want %s", a.body, want)
 		}

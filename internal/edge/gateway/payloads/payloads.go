@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,7 @@ import (
 // Config bounds a Queue.
 type Config struct {
 	// MaxEvents is how many events wait at most, MaxBytes what all copies take that
-	// are made or wait, and MaxPayload the longest that is copied.
+	// are made or wait, with their attributes, and MaxPayload the longest that is copied.
 	MaxEvents  int
 	MaxBytes   int64
 	MaxPayload int
@@ -95,6 +96,7 @@ func (q *Queue) Collect(c chan<- prometheus.Metric) { q.events.Collect(c) }
 type Copy struct {
 	q    *Queue
 	data []byte
+	more int // held besides: the attributes
 	lost bool
 }
 
@@ -122,8 +124,8 @@ func (c *Copy) Lose() {
 // Drop gives back what the copy holds.
 func (c *Copy) Drop() {
 	if c != nil {
-		c.q.held.Add(-int64(len(c.data)))
-		c.data = nil
+		c.q.held.Add(-int64(len(c.data) + c.more))
+		c.data, c.more = nil, 0
 	}
 }
 
@@ -135,8 +137,35 @@ func (q *Queue) take(n int64) bool {
 	return true
 }
 
+// MaxID is the most of an event's id that is sent.
+const MaxID = 256
+
+// attributes is the memory that what e says of itself takes.
+func (e *Event) attributes() int {
+	n := len(e.ID) + len(e.ContentType)
+	for name, value := range e.Attributes {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// hold counts the attributes of the copy's event, or loses the copy.
+func (c *Copy) hold(attributes int) {
+	if c.lost {
+		return
+	}
+	if !c.q.take(int64(attributes)) {
+		c.Lose()
+		return
+	}
+	c.more += attributes
+}
+
 // Put has an event sent. The queue owns its data then.
 func (q *Queue) Put(e Event) {
+	// The clone lets go of the header that the id is a part of.
+	e.ID = strings.Clone(e.ID[:min(len(e.ID), MaxID)])
+	e.Data.hold(e.attributes())
 	if e.Data.lost {
 		q.events.WithLabelValues("dropped").Inc()
 		return

@@ -50,6 +50,31 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestAttributesCount: what an event says of itself is held too, and its id is short.
+func TestAttributesCount(t *testing.T) {
+	ids, release := make(chan int, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		ids <- len(r.Header.Get("Ce-Id"))
+		<-release
+	}))
+	defer server.Close()
+	q, err := New(Config{MaxEvents: 1000, MaxBytes: 100_000, MaxPayload: 10, Senders: 1, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		q.Put(Event{URL: server.URL, ID: strings.Repeat("i", 60_000), Attributes: map[string]string{"Metadata": strings.Repeat("m", 30_000)}, Data: q.Copy()})
+	}
+	if held := q.held.Load(); held < 3*30_000 || held > 100_000 {
+		t.Errorf("%d bytes held", held)
+	}
+	close(release)
+	q.Close(t.Context())
+	if len(ids) != 3 || <-ids != MaxID || q.held.Load() != 0 {
+		t.Errorf("3 events fit, %d more were sent; %d bytes held by nothing", len(ids), q.held.Load())
+	}
+}
+
 // TestFailures are told.
 func TestFailures(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
