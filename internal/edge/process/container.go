@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,9 @@ func (u *unit) untilEnding() (context.Context, context.CancelFunc) {
 func (u *unit) pull(e *containers.Engine, c *workload.Container) (containers.Image, error) {
 	ctx, cancel := u.untilEnding()
 	defer cancel()
+	if strings.HasPrefix(c.Image, "-") {
+		return containers.Image{}, failf("InvalidImageName", "image %q is not an image's name: %s would take it for a flag", c.Image, e.Name)
+	}
 	image, err := e.Image(ctx, c.Image)
 	if err != nil {
 		return image, u.unless(failf("ErrImagePull", "image %q: %s", c.Image, oneLine(err.Error())))
@@ -108,8 +112,10 @@ func (u *unit) pull(e *containers.Engine, c *workload.Container) (containers.Ima
 			u.p.cfg.Logger.Warn("an image could not be pulled anew; the one that is here runs", "image", c.Image, "error", err)
 		}
 	}
-	if c.NonRoot && image.Root() && (c.User == nil || *c.User == 0) {
-		return image, failf(replica.ReasonCannotExecute, "image %q runs as root, and its securityContext says runAsNonRoot: give it a runAsUser", c.Image)
+	if c.NonRoot {
+		if why := image.MayBeRoot(c.User); why != "" {
+			return image, failf(replica.ReasonCannotExecute, "image %q: %s, and its securityContext says runAsNonRoot: give it a runAsUser other than 0", c.Image, why)
+		}
 	}
 	return image, nil
 }
@@ -153,6 +159,10 @@ func (u *unit) containerInvocation(r *running) (program string, args, env []stri
 	c := r.spec.Container
 	s := containers.Spec{Name: r.container.name, Host: u.p.cfg.Host, Process: r.spec, ImageUser: r.container.image.User, Ports: r.published(),
 		Labels: [][2]string{{labelReplica, u.id}, {"roundhouse.dev/service", u.o.key.String()}}}
+	// What the last container left is hostile: nothing is made among it.
+	if err := u.p.clearFolder(u.id, r.container.engine); err != nil {
+		return "", nil, nil, failf("StateUnwritable", "%s", oneLine(err.Error()))
+	}
 	if s.Mounts, err = u.binds(r); err != nil {
 		return "", nil, nil, err
 	}
@@ -167,24 +177,42 @@ func (u *unit) containerInvocation(r *running) (program string, args, env []stri
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return "", nil, nil, failf("StateUnwritable", "%s", oneLine(err.Error()))
 	}
-	var lines strings.Builder
-	for _, e := range r.env {
-		name, value, _ := strings.Cut(e, "=")
-		switch {
-		case !strings.ContainsAny(value, "\r\n"):
-			lines.WriteString(e + "\n")
-		case clientReads(name):
-			return "", nil, nil, failf("InvalidEnv", "variable %s has several lines, which %s would take for its own: give it another name", name, r.container.engine.Name)
-		default:
-			s.Inherited, env = append(s.Inherited, name), append(env, e)
-		}
+	lines, inherited, err := variables(r.container.engine.Name, r.env)
+	if err != nil {
+		return "", nil, nil, err
 	}
-	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+	for _, e := range inherited {
+		name, _, _ := strings.Cut(e, "=")
+		s.Inherited, env = append(s.Inherited, name), append(env, e)
+	}
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
 		return "", nil, nil, failf("StateUnwritable", "%s", oneLine(err.Error()))
 	}
 	s.EnvFile = file
 	args = append([]string{r.container.engine.Name}, r.container.engine.Args(s)...)
 	return r.container.engine.Path, args, append(lastOfEach(env), replicaVariable+"="+u.id), nil
+}
+
+// variables sorts a container's variables into the lines of the file that its engine
+// reads, and those that have several lines, which its client has in its own
+// environment. A name that the engine would read as anything else is refused: it
+// could have the engine give the container this machine's variables.
+func variables(engine string, env []string) (lines string, inherited []string, err error) {
+	var b strings.Builder
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		switch {
+		case name == "" || strings.ContainsAny(name, "\r\n\x00") || strings.HasSuffix(name, "*") || strings.HasPrefix(strings.TrimSpace(name), "#"):
+			return "", nil, failf("InvalidEnv", "%q is not a variable's name that %s can give to a container: names have no line breaks, do not begin with # and do not end in *", name, engine)
+		case !strings.ContainsAny(value, "\r\n"):
+			b.WriteString(e + "\n")
+		case clientReads(name):
+			return "", nil, failf("InvalidEnv", "variable %s has several lines, which %s would take for its own: give it another name", name, engine)
+		default:
+			inherited = append(inherited, e)
+		}
+	}
+	return b.String(), inherited, nil
 }
 
 // clientReads reports whether a variable may mean something to an engine's client or
@@ -255,71 +283,6 @@ func (u *unit) containerEnvironment(r *running) ([]string, error) {
 		}
 	}
 	return append(lastOfEach(env), replicaVariable+"="+u.id), nil
-}
-
-// folder is what the container of a replica has on this machine besides its model:
-// its variables and its own volumes.
-func (p *Platform) folder(id string) string { return filepath.Join(p.folders(), id) }
-
-func (p *Platform) folders() string { return filepath.Join(p.cfg.Dir, "containers") }
-
-// tidyFolders deletes those of replicas that are not known.
-func (p *Platform) tidyFolders(known []record) {
-	entries, _ := os.ReadDir(p.folders()) // nobody has run a container
-	for _, e := range entries {
-		if !slices.ContainsFunc(known, func(r record) bool { return r.ID == e.Name() }) {
-			p.clearFolder(e.Name())
-		}
-	}
-}
-
-// binds are the folders and files of this machine that the container gets. Volumes
-// of its own are made.
-func (u *unit) binds(r *running) (out []containers.Bind, err error) {
-	add := func(source, target string, readOnly bool) {
-		if at, err := filepath.EvalSymlinks(source); err == nil {
-			source = at
-		}
-		out = append(out, containers.Bind{Source: source, Target: target, ReadOnly: readOnly})
-	}
-	model := func(source, target string) {
-		if st, err := os.Stat(source); err == nil && !st.IsDir() {
-			target += "/" + filepath.Base(source)
-		}
-		add(source, target, true)
-	}
-	if !u.model.Verbatim {
-		if r.model != "" {
-			model(r.model, workload.ModelAt)
-		}
-		for name, at := range r.adapters {
-			model(at, workload.AdapterAt(name))
-		}
-	}
-	for _, m := range r.spec.Container.Mounts {
-		switch {
-		case m.Memory, m.Target == workload.ModelAt && r.model != "" && !u.model.Verbatim:
-		case m.Source != "":
-			add(m.Source, m.Target, m.ReadOnly)
-		default:
-			at := filepath.Join(u.p.folder(u.id), "volumes", fileName(m.Volume), m.SubPath)
-			if err := os.MkdirAll(at, 0o700); err != nil {
-				return nil, failf("StateUnwritable", "%s", oneLine(err.Error()))
-			}
-			// As an emptyDir of Kubernetes: for whoever the image runs as. Only its
-			// container gets there, since the folders above are closed to others.
-			if err := os.Chmod(at, 0o777); err != nil {
-				return nil, failf("StateUnwritable", "%s", oneLine(err.Error()))
-			}
-			add(at, m.Target, m.ReadOnly)
-		}
-	}
-	for _, b := range out {
-		if strings.Contains(b.Source, ":") {
-			return nil, failf("InvalidVolume", "%s cannot be mounted into a container: its path has a colon", b.Source)
-		}
-	}
-	return out, nil
 }
 
 // letRead lets users other than this one read the files of the data directory's that
@@ -393,13 +356,7 @@ func (u *unit) clearContainer(r *running) {
 		return
 	}
 	u.removeContainer(r.container)
-	u.p.clearFolder(u.id)
-}
-
-func (p *Platform) clearFolder(id string) {
-	if err := os.RemoveAll(p.folder(id)); err != nil {
-		p.cfg.Logger.Warn("what a container had could not be deleted", "replica", id, "error", err)
-	}
+	_ = u.p.clearFolder(u.id, r.container.engine) // logged; the next start tries again
 }
 
 // strayContainers ends the containers of lost replicas. Of one whose record is
@@ -410,14 +367,18 @@ func (p *Platform) strayContainers(lost []record) {
 		if rec.Service == (service.Key{}) {
 			names = []string{containers.Podman, containers.Docker}
 		}
+		var engine *containers.Engine // the first that is here
 		for _, name := range names {
-			if e := containers.At(name); e != nil {
-				if err := e.Remove(context.Background(), containerName(rec.ID)); err != nil {
-					p.cfg.Logger.Warn("the container of a lost replica could not be deleted", "replica", rec.ID, "error", err)
-				}
+			e := containers.At(name)
+			if e == nil {
+				continue
 			}
+			if err := e.Remove(context.Background(), containerName(rec.ID)); err != nil {
+				p.cfg.Logger.Warn("the container of a lost replica could not be deleted", "replica", rec.ID, "error", err)
+			}
+			engine = cmp.Or(engine, e)
 		}
-		p.clearFolder(rec.ID)
+		_ = p.clearFolder(rec.ID, engine) // logged
 	}
 }
 

@@ -323,7 +323,7 @@ func CheckContainer(r *Report, path string, c corev1.Container) {
 	}
 	for i, e := range c.Env {
 		at := strict.Index(path+".env", i)
-		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00") {
+		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00\r\n") {
 			r.Errorf(at+".name", "%q is not a variable's name", Clip(e.Name))
 		}
 		if needsCluster(e.ValueFrom) {

@@ -124,7 +124,7 @@ func TestParseState(t *testing.T) {
 	if _, err := parseImage([]byte("oops")); err == nil {
 		t.Error("no JSON is no error")
 	}
-	for user, root := range map[string]bool{"": true, "0": true, "root:root": true, "0:5": true, "65532": false, "app": false} {
+	for user, root := range map[string]bool{"": true, "0": true, "root:root": true, "0:5": true, "00": true, "+0:app": true, "65532": false, "app": false} {
 		if got := (Image{User: user}).Root(); got != root {
 			t.Errorf("%q is root: %v", user, got)
 		}
@@ -203,5 +203,22 @@ func TestMode(t *testing.T) {
 	}
 	if _, err := Mode("rkt"); err == nil || !strings.Contains(err.Error(), "--containers") {
 		t.Error(err)
+	}
+}
+
+func TestMayBeRoot(t *testing.T) {
+	for _, c := range []struct {
+		user string
+		as   *int64
+		want string // part; "" for a user that is not root
+	}{
+		{"65532", nil, ""}, {"65532:0", nil, ""}, {"", new(int64(7)), ""}, {"app", new(int64(7)), ""},
+		{"", nil, "runs as root"}, {"0", nil, "runs as root"}, {"root", nil, "runs as root"}, {"00", nil, "runs as root"}, {"+0", nil, "runs as root"}, {"-0:5", nil, "runs as root"},
+		{"app", nil, `"app" is root cannot be verified`}, {"0x0", nil, "cannot be verified"}, {"-1", nil, "cannot be verified"}, {"4294967296", nil, "cannot be verified"}, {" 0", nil, "cannot be verified"},
+		{"65532", new(int64(0)), "runAsUser is 0"},
+	} {
+		if got := (Image{User: c.user}).MayBeRoot(c.as); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%q: %q, not %q", c.user, got, c.want)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -40,10 +41,36 @@ func parseImage(text []byte) (Image, error) {
 	return Image{Known: true, User: c.User}, nil
 }
 
-// Root reports whether an image's user is root.
+// Root reports whether an image's user is known to be root.
 func (i Image) Root() bool {
+	user := i.user()
+	n, err := strconv.ParseInt(user, 10, 32)
+	return user == "" || user == "root" || err == nil && n == 0
+}
+
+// user is the image's user, without its group.
+func (i Image) user() string {
 	user, _, _ := strings.Cut(i.User, ":")
-	return user == "" || user == "0" || user == "root"
+	return user
+}
+
+// MayBeRoot is why a container of the image that is to run as a user, nil for the
+// image's own, may run as root; "" where it does not. As for Kubernetes, a name
+// proves nothing: the image's own list of users says which number it has.
+func (i Image) MayBeRoot(as *int64) string {
+	switch user := i.user(); {
+	case as != nil && *as == 0:
+		return "its runAsUser is 0, which is root"
+	case as != nil:
+		return ""
+	case i.Root():
+		return "it runs as root"
+	default:
+		if n, err := strconv.ParseInt(user, 10, 32); err != nil || n < 0 {
+			return fmt.Sprintf("whether its user %q is root cannot be verified, since that is no user's number", user)
+		}
+	}
+	return ""
 }
 
 // Wanted is what a pull policy asks of an image of which here reports whether it is

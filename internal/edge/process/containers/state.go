@@ -3,7 +3,10 @@ package containers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"time"
 )
@@ -82,4 +85,20 @@ func (e *Engine) Remove(ctx context.Context, name string) error {
 func (e *Engine) Exec(ctx context.Context, name string, command []string) error {
 	_, err := e.run(ctx, removeTimeout, append([]string{"exec", name}, command...)...)
 	return err
+}
+
+// RemoveAll deletes a folder that containers have written to, also what users of a
+// rootless podman's containers have there, who are other users on this machine.
+func (e *Engine) RemoveAll(dir string) error {
+	err := os.RemoveAll(dir)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	if e.Name != Podman || e.facts.root {
+		return fmt.Errorf("%w (%s cannot delete what its containers wrote as other users)", err, e.Name)
+	}
+	if _, err := e.run(context.Background(), removeTimeout, "unshare", "rm", "-rf", "--", dir); err != nil {
+		return fmt.Errorf("podman unshare rm -rf -- %s: %w", dir, err)
+	}
+	return nil
 }
