@@ -76,11 +76,18 @@ func telling(lines []string, otherwise int) []string {
 	if thrown := lastThrown(trimmed[:end]); thrown >= 0 && thrown < end-1 {
 		return []string{trimmed[thrown], trimmed[end-1]}
 	}
-	begin := end - 1
-	for begin > 0 && end-begin < maxCause && explains(trimmed[begin-1]) {
-		begin--
+	out := []string{trimmed[end-1]}
+	for i, between := end-2, 1; i >= 0 && len(out) < maxCause; i-- {
+		switch {
+		case explains(trimmed[i]):
+			out = slices.Insert(out, 0, trimmed[i])
+		case between > 0: // what a program says of its end comes between
+			between--
+		default:
+			return out
+		}
 	}
-	return trimmed[begin:end]
+	return out
 }
 
 // plain is the error of a structured log line, JSON or as log/slog writes text,

@@ -168,7 +168,7 @@ func TestExplainUnloadsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = r.gw.Explain(q); err == nil || !strings.Contains(err.Error(), "only when asked") {
+		if _, err = r.gw.Explain(q); err == nil || !strings.Contains(err.Error(), "loads and unloads nothing") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

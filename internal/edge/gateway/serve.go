@@ -170,7 +170,7 @@ func (x *exchange) serveModelCall() error {
 		return err
 	}
 	if x.explains() && (x.req.call.Kind == surface.RepositoryLoad || x.req.call.Kind == surface.RepositoryUnload) {
-		return &failure{status: http.StatusBadRequest, message: "the gateway itself loads and unloads models, and does it only when asked"}
+		return &failure{status: http.StatusBadRequest, message: x.req.r.Method + " " + x.req.r.URL.Path + " is answered by the gateway itself, and to explain it loads and unloads nothing"}
 	}
 	if x.req.call.Kind == surface.RepositoryLoad { // it waits until a replica is ready, as a request would
 		if err := x.admit(); err != nil {
