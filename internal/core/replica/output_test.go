@@ -38,6 +38,7 @@ func TestCause(t *testing.T) {
 		"[WARNING] cannot raise the limit\nlast":                                                                                           "last",
 		"level=info msg=\"failed=0\"\nlast":                                                                                                "last",
 		"0.1 E srv load: no luck\n0.2 I srv gone":                                                                                          "0.1 E srv load: no luck",
+		"0.1 E srv load: failed to load\n0.2 I srv cleaning up\n0.3 E srv exiting due to an error":                                         "0.1 E srv load: failed to load | 0.3 E srv exiting due to an error",
 		"panic: boom\n\ngoroutine 1 [running]:\nmain.main()":                                                                               "panic: boom",
 		"bind: address already in use: error\nFailed to bind\nsee above: error":                                                            "bind: address already in use: error | Failed to bind",
 		"a: UserWarning: Only CUDA supports this\nlast":                                                                                    "last",
