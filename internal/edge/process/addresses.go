@@ -7,13 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
-	"syscall"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -169,87 +166,4 @@ func (o *owner) addresses(role service.Role) map[service.Role]string {
 // location is what the process is told.
 func (r *running) location() workload.Location {
 	return workload.Location{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, KVEventsPort: r.kvEventsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers, Mounted: !r.verbatim}
-}
-
-// ports finds free ports. A port is found by listening on it and letting go
-// again, so another program may take it before the replica does; the replica
-// then fails to bind and is started anew with others. To make that rare, ports
-// lie below those that kernels give to whoever asks for any port (from 32768 on
-// Linux, from 49152 elsewhere) and below Kubernetes' node ports. Those given out
-// here and not given back are not given twice.
-type ports struct {
-	host string
-
-	mu    sync.Mutex
-	given map[int]bool
-}
-
-// The range that ports are drawn from, and how many draws may meet a port that
-// is in use before the kernel is asked for one.
-const (
-	firstPort = 20000
-	lastPort  = 29999
-	portDraws = 200
-)
-
-// take gives n different ports.
-func (p *ports) take(n int) ([]int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var open []net.Listener
-	defer func() {
-		for _, l := range open {
-			_ = l.Close()
-		}
-	}()
-	var out []int
-	for draw := 0; len(out) < n; draw++ {
-		if draw > portDraws+n+len(p.given) {
-			return nil, errors.New("no free port: every port that the kernel offers is reserved for another replica")
-		}
-		port := 0 // any
-		if draw < portDraws {
-			port = firstPort + rand.IntN(lastPort-firstPort+1)
-			if p.given[port] {
-				continue
-			}
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort(p.host, strconv.Itoa(port)))
-		if port != 0 && errors.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("no free port: %w", err)
-		}
-		open = append(open, l)
-		if port = l.Addr().(*net.TCPAddr).Port; !p.given[port] {
-			out = append(out, port)
-		}
-	}
-	p.mark(out)
-	return out, nil
-}
-
-// hold marks the ports of a process that runs as given.
-func (p *ports) hold(ports ...int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mark(ports)
-}
-
-func (p *ports) mark(ports []int) {
-	if p.given == nil {
-		p.given = map[int]bool{}
-	}
-	for _, port := range ports {
-		p.given[port] = true
-	}
-}
-
-func (p *ports) free(ports ...int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, port := range ports {
-		delete(p.given, port)
-	}
 }

@@ -1,10 +1,13 @@
 package process
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -148,6 +151,60 @@ func TestPorts(t *testing.T) {
 	}
 	if _, err := (&ports{host: "192.0.2.1"}).take(1); err == nil {
 		t.Error("a port at an address that is not ours")
+	}
+}
+
+// TestPortsOfAnotherProcess: no port is given that another Roundhouse has given to
+// a replica that may not listen yet; the ports of one that has ended are free.
+func TestPortsOfAnotherProcess(t *testing.T) {
+	const variable = "ROUNDHOUSE_TEST_PORT_FILE"
+	if path := os.Getenv(variable); path != "" {
+		f, err := openPortFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &ports{host: "127.0.0.1", file: f}
+		for port := firstPort; port < lastPort; port++ {
+			p.hold(port)
+		}
+		fmt.Println("held")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return
+	}
+	path := filepath.Join(t.TempDir(), "ports")
+	other := exec.Command(os.Args[0], "-test.run=^TestPortsOfAnotherProcess$", "-test.timeout=1m")
+	other.Env = append(os.Environ(), variable+"="+path)
+	in, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
+		t.Fatalf("the other process printed %q: %v", line, err)
+	}
+	f, err := openPortFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.f.Close() }()
+	p := &ports{host: "127.0.0.1", file: f}
+	for range 5 {
+		if got, err := p.take(1); err != nil || got[0] < lastPort {
+			t.Errorf("a port that the other process has given: %v, %v", got, err)
+		}
+	}
+	_ = in.Close()
+	if err := other.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.take(1); err != nil || got[0] >= lastPort {
+		t.Errorf("the ports of a process that has ended are not free: %v, %v", got, err)
 	}
 }
 

@@ -89,7 +89,7 @@ func New(cfg Config) (*Platform, error) {
 		cfg.Devices, cfg.DeviceMemory = Discover(context.Background())
 	}
 	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices, cfg.DeviceMemory, mainMemory()),
-		fetches: fetches{fetcher: cfg.Fetcher}, engines: &containers.Finder{Mode: mode}, memory: newMemoryGroups(), ports: ports{host: cfg.Host}, checks: checks{executable: cfg.Executable},
+		fetches: fetches{fetcher: cfg.Fetcher}, engines: &containers.Finder{Mode: mode}, memory: newMemoryGroups(), ports: ports{host: cfg.Host, file: sharedPorts()}, checks: checks{executable: cfg.Executable},
 		closing: make(chan struct{}), owners: map[service.Key]*owner{}}
 	p.pulls.fetcher = puller{p.engines}
 	for _, dir := range []string{string(p.records), p.logDir()} {
