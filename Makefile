@@ -114,11 +114,14 @@ test-engines: $(ENGINES)/.installed $(MLSERVER)/.installed ## serve models with 
 	ROUNDHOUSE_ENGINES=$(abspath $(ENGINES)) ROUNDHOUSE_ENGINES_MLSERVER=$(abspath $(MLSERVER)) \
 	  go test -count=1 -timeout 20m ./test/engines
 
+# CONTAINER_ENGINE prints which of the two works: a docker without its daemon does not.
+CONTAINER_ENGINE = { command -v podman >/dev/null && echo podman; } || { docker info >/dev/null 2>&1 && echo docker; }
+
 .PHONY: test-containers
-test-containers: ## run replicas as containers of podman or Docker; on Debian as root it installs podman and runc if neither is there
-	@command -v podman docker >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq podman runc >/dev/null; } || \
-	  { echo "test-containers: needs podman or docker: install one" >&2; exit 1; }
-	ROUNDHOUSE_TEST_CONTAINERS=$$(basename "$$(command -v podman || command -v docker)") go test -count=1 -timeout 15m ./test/containers
+test-containers: ## run replicas as containers of podman or Docker; on Debian as root it installs podman and runc if neither works
+	@$(CONTAINER_ENGINE) >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq podman runc >/dev/null; } || \
+	  { echo "test-containers: needs podman, or docker and its daemon: install one" >&2; exit 1; }
+	ROUNDHOUSE_TEST_CONTAINERS=$$($(CONTAINER_ENGINE)) go test -count=1 -timeout 15m ./test/containers
 
 .PHONY: test-engines-vllm
 test-engines-vllm: $(ENGINES_VLLM)/.installed ## serve a model with the real vLLM on CPUs; installs 6 GB
