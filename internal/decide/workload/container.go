@@ -45,10 +45,11 @@ type Container struct {
 // Mount is a volume in a container.
 type Mount struct {
 	Target string `json:"target"`
-	// Source is a path of this machine; "" is a folder that is the replica's own.
+	// Source is a path of this machine; "" is a folder that is the replica's own,
+	// which Volume names.
 	Source string `json:"source,omitempty"`
-	// Volume names the replica's own folder, SubPath a place in it.
-	Volume   string `json:"volume,omitempty"`
+	Volume string `json:"volume,omitempty"`
+	// SubPath is the place in Source or in the folder that is mounted; "" is all of it.
 	SubPath  string `json:"subPath,omitempty"`
 	Memory   bool   `json:"memory,omitempty"` // it lies in memory
 	Size     int64  `json:"size,omitempty"`   // of one in memory, in bytes; 0 for no limit
@@ -189,7 +190,7 @@ func (ct *Container) mount(pod *corev1.PodSpec, m *corev1.Container) {
 		out := Mount{Target: path.Clean(at.MountPath), ReadOnly: at.ReadOnly}
 		switch v := pod.Volumes[i]; {
 		case v.HostPath != nil:
-			out.Source = path.Join(v.HostPath.Path, at.SubPath)
+			out.Source, out.SubPath = v.HostPath.Path, at.SubPath
 		case v.EmptyDir != nil:
 			out.Volume, out.SubPath = v.Name, at.SubPath
 			out.Memory = v.EmptyDir.Medium == corev1.StorageMediumMemory

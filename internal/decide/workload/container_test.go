@@ -40,7 +40,7 @@ func TestRenderContainer(t *testing.T) {
 	p := rev.Component(service.RoleEngine).Process
 	want := &Container{Image: "example.com/iris:1", Entrypoint: true, Port: 9000, GRPCPort: 9001, More: []int32{9003}, CPUs: 1.5, SharedMemory: 1 << 30,
 		User: new(int64(1)), Group: new(int64(2)), NonRoot: true, ReadOnly: true, Drop: []string{"ALL"},
-		Mounts: []Mount{{Target: "/data", Source: "/data/in", ReadOnly: true}, {Target: "/tmp", Volume: "scratch"}}}
+		Mounts: []Mount{{Target: "/data", Source: "/data", SubPath: "in", ReadOnly: true}, {Target: "/tmp", Volume: "scratch"}}}
 	if !reflect.DeepEqual(p.Container, want) {
 		t.Errorf("container %+v\nwant %+v", p.Container, want)
 	}

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// checkTimeout bounds one check.
-	checkTimeout = 5 * time.Second
+	// checkTimeout bounds one check. An interpreter that takes long to start is not
+	// one that lacks something: on a busy machine 5 s were not enough.
+	checkTimeout = 15 * time.Second
 	// checksAtOnce bounds how many checks run at once.
 	checksAtOnce = 4
 	// Answers are good for as long as their program's file stays, and at the

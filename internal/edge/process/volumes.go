@@ -53,8 +53,14 @@ func (u *unit) binds(r *running) (out []containers.Bind, err error) {
 	for _, m := range r.spec.Container.Mounts {
 		switch {
 		case m.Memory, m.Target == workload.ModelAt && r.model != "" && !u.model.Verbatim:
-		case m.Source != "":
+		case m.Source != "" && m.SubPath == "":
 			add(m.Source, m.Target, m.ReadOnly)
+		case m.Source != "":
+			at, err := within(m.Source, m.SubPath)
+			if err != nil {
+				return nil, failf("InvalidVolume", "subPath %s of %s: %s", m.SubPath, m.Source, oneLine(err.Error()))
+			}
+			out = append(out, containers.Bind{Source: at, Target: m.Target, ReadOnly: m.ReadOnly})
 		default:
 			at, err := ownVolume(filepath.Join(u.p.folder(u.id), "volumes", fileName(m.Volume)), m.SubPath)
 			if err != nil {
@@ -69,6 +75,23 @@ func (u *unit) binds(r *running) (out []containers.Bind, err error) {
 		}
 	}
 	return out, nil
+}
+
+// within is the path of a place in a folder of this machine. A container that may
+// write to the folder may have put links there: one that leads out of it is an error.
+func within(dir, sub string) (string, error) {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", err
+	}
+	at, err := filepath.EvalSymlinks(filepath.Join(root, sub))
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(root, at); err != nil || !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("it is a link to %s, which lies outside: mount that folder itself, or remove the link", at)
+	}
+	return at, nil
 }
 
 // ownVolume makes a place in a volume of the replica's own, and returns its path. A

@@ -64,6 +64,36 @@ func TestPlantedLink(t *testing.T) {
 	untouched(t, outside)
 }
 
+// TestPlaceInFolderOfMachine: a subPath of a hostPath is followed as long as it stays
+// in that folder.
+func TestPlaceInFolderOfMachine(t *testing.T) {
+	base := t.TempDir()
+	shared, secret := filepath.Join(base, "shared"), filepath.Join(base, "secret")
+	for _, at := range []string{filepath.Join(shared, "models"), secret} {
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{"current": "models", "planted": "../secret"} {
+		if err := os.Symlink(to, filepath.Join(shared, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u, r, _, _ := planted(t)
+	for sub, want := range map[string]string{"models": "models", "current": "models", "planted": "", "absent": "", "../secret": ""} {
+		r.spec.Container.Mounts = []workload.Mount{{Target: "/m", Source: shared, SubPath: sub}}
+		got, err := u.binds(r)
+		switch {
+		case want == "":
+			if err == nil || !strings.Contains(err.Error(), "subPath "+sub) {
+				t.Errorf("%s: %v, %v", sub, got, err)
+			}
+		case err != nil || len(got) != 1 || got[0].Source != filepath.Join(shared, want):
+			t.Errorf("%s: %v, %v", sub, got, err)
+		}
+	}
+}
+
 func TestOwnVolume(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "v")
 	for sub, within := range map[string]bool{"": true, ".": true, "a/b": true, "a//c/": true, "../w": false, "a/../../w": false, "/etc": false} {
