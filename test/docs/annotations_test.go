@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/decide/dialect/kserve"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
@@ -45,6 +46,36 @@ func TestAnnotationsAreTheCodes(t *testing.T) {
 		if !slices.Contains(known, name) && !slices.Contains(notManifests, name) {
 			t.Errorf("%s has roundhouse.dev/%s, which is neither in manifest.Annotations nor one of those that no manifest has", file, name)
 		}
+	}
+}
+
+// TestAnnotationsOfKServe compares the table of KServe's annotations in
+// docs/manifests.md with that of the code, and the reasons of those without effect.
+func TestAnnotationsOfKServe(t *testing.T) {
+	row := regexp.MustCompile("^\\| `([a-z.]+/[a-zA-Z0-9-]+)` \\| (.*) \\|$")
+	documented := map[string]string{}
+	for _, p := range pages(t) {
+		if p.path != "docs/manifests.md" {
+			continue
+		}
+		within := false
+		for _, l := range p.lines {
+			if strings.HasPrefix(l.text, "#") {
+				within = l.text == "### Annotations of KServe"
+			}
+			if m := row.FindStringSubmatch(l.text); within && m != nil {
+				documented[m[1]] = m[2]
+			}
+		}
+	}
+	for name, lacks := range kserve.Annotations {
+		text, ok := documented[name]
+		if delete(documented, name); !ok || lacks != "" && text != "no effect: "+lacks || lacks == "" && strings.HasPrefix(text, "no effect") {
+			t.Errorf("%s: the docs have %q, the code %q", name, text, lacks)
+		}
+	}
+	if len(documented) > 0 {
+		t.Errorf("the code does not know %v", documented)
 	}
 }
 

@@ -284,3 +284,50 @@ spec: {targets: [{service: s}]}
 		}
 	}
 }
+
+// TestAnnotationsOfKServe: each of KServe's that has no effect is named, on the
+// service and on a component; gke-accelerator chooses nodes.
+func TestAnnotationsOfKServe(t *testing.T) {
+	got := Read("a.yaml", []byte(`
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: a
+  annotations:
+    serving.kserve.io/gke-accelerator: nvidia-l4
+    serving.kserve.io/enable-tag-routing: "true"
+    serving.kserve.io/deploymentMod: Standard
+    internal.serving.kserve.io/agent: "true"
+    example.com/owner: us
+spec:
+  predictor:
+    annotations: {serving.kserve.io/enable-metric-aggregation: "true"}
+    nodeSelector: {zone: a}
+    model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}
+  transformer:
+    containers: [{name: kserve-container, image: example.com/t}]
+`))
+	var warned []string
+	for _, p := range got.Problems {
+		warned = append(warned, p.String())
+	}
+	all := strings.Join(warned, "\n")
+	for _, want := range []string{
+		"metadata.annotations[serving.kserve.io/enable-tag-routing]: has no effect: a canary is reached",
+		`metadata.annotations[serving.kserve.io/deploymentMod]: is none of KServe's annotations and has no effect; did you mean "serving.kserve.io/deploymentMode"?`,
+		"spec.predictor.annotations[serving.kserve.io/enable-metric-aggregation]: has no effect",
+		"metadata.annotations[serving.kserve.io/gke-accelerator]: has no effect on one machine",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %q in\n%s", want, all)
+		}
+	}
+	if strings.Contains(all, "example.com/owner") || strings.Contains(all, "internal.serving") {
+		t.Errorf("what is not KServe's own to be read is reported:\n%s", all)
+	}
+	parts := got.Objects[0].Service.Components
+	const label = "cloud.google.com/gke-accelerator"
+	if e, tr := parts.Engine.Pod.NodeSelector, parts.Transformer.Pod.NodeSelector; e[label] != "nvidia-l4" || e["zone"] != "a" || tr[label] != "nvidia-l4" {
+		t.Errorf("node selectors %v and %v", e, tr)
+	}
+}

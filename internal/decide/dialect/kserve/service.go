@@ -51,6 +51,7 @@ func beginService(r *manifest.Reader, m metav1.ObjectMeta, o *manifest.Object) *
 	s.ProtocolDefault = service.ProtocolV1
 	s.Stopped = s.Stopped || strings.EqualFold(s.Annotations[service.AnnotationKServeStop], "true")
 	readMode(r, s)
+	checkAnnotations(r, "metadata.annotations", s.Annotations)
 	return s
 }
 
@@ -77,6 +78,7 @@ func readComponents(r *manifest.Reader, s *service.Service, at string, in *compo
 	if e := in.Explainer; e != nil {
 		readExplainer(r, s, at+".explainer", e)
 	}
+	selectAccelerator(r, s)
 }
 
 func readPredictor(r *manifest.Reader, s *service.Service, at string, p *predictor) {
@@ -120,6 +122,7 @@ func readMode(r *manifest.Reader, s *service.Service) {
 // readComponent reads what all components have in common.
 func readComponent(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension) *service.Component {
 	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
+	checkAnnotations(r, path+".annotations", e.Annotations)
 	c := &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
