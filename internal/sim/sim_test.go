@@ -186,6 +186,7 @@ func TestRegressions(t *testing.T) {
 		{"idle services kept GPUs that others waited for, since the simulated machine was not shared", wakes, 22, 5 * time.Minute},
 		{"requests that left before they ran taught that one runs for no time", general, 40052, 14 * time.Hour},
 		{"six requests within two seconds, of forty seconds each, were a load of fourteen", newPlan, 1000, 24 * time.Hour},
+		{"a pool at zero was started again for the average of the minute before", newPlan, 5042, 2 * time.Hour},
 	} {
 		t.Run(fmt.Sprint(r.seed), func(t *testing.T) {
 			if r.length > time.Hour && *forTime == 0 {

@@ -288,7 +288,7 @@ func (w *watch) idle(k service.Key, s *watched, want, alive int, edited time.Tim
 	}
 	switch {
 	case want > 0 && !s.atZero.IsZero() && s.atZero.After(since):
-		w.violate("idle services stay at zero", k, "nobody has asked it for %v, it went to zero %v ago, and %d replicas are wanted", now.Sub(since), now.Sub(s.atZero), want)
+		w.violate("idle services stay at zero", k, "nobody has asked it for %v, it went to zero %v ago, and %d replicas are wanted; %s", now.Sub(since), now.Sub(s.atZero), want, w.state(k))
 	case want > 0:
 		s.atZero = time.Time{}
 	case s.atZero.IsZero():

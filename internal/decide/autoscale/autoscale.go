@@ -105,6 +105,7 @@ type State struct {
 	arrived uint64    // at the last step
 	done    time.Time // Demand.LastDone at the last step
 	open    bool      // at the last step requests waited or ran
+	emptied uint64    // Demand.Arrived when the pool, idle, went to zero
 }
 
 // Decision is what should happen and why.

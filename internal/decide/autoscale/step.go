@@ -108,7 +108,7 @@ func counted(next *State, in Input, want, need int, why string, soon ahead, now 
 			want, why = 1, "starting"
 		case left <= 0 || soon.over:
 			next.Ahead = false
-			next.Count = 0
+			next.Count, next.emptied = 0, in.Demand.Arrived
 			d := decide(*next, in, sooner(next.again(in, 0, now), soon.wait), "")
 			d.IdleSince, d.Prewarm = next.IdleSince, soon.why
 			return d
@@ -195,9 +195,12 @@ func wanted(s State, next *State, in Input, now time.Time) (need, n int, why str
 	if l.Metric.Measured() {
 		n, why = slotted(in), "" // requests count by what may run at once alone
 	}
-	if busy(in) {
+	switch {
+	case busy(in):
 		n = max(n, 1)
-	} else if n <= 1 { // with nothing there now, its average is no reason to keep one awake
+	case n <= 1: // with nothing there now, its average is no reason to keep one awake
+		n = 0
+	case next.Count == 0 && in.Demand.Arrived == s.emptied: // or to start those again that were stopped
 		n = 0
 	}
 	var most int

@@ -345,6 +345,38 @@ func TestArrivalsAreCountedOverAWindow(t *testing.T) {
 	}
 }
 
+// TestStaysAtZero: what the average of the last minute asked for is not started again
+// after the pool has gone to zero, however often it is looked at; a request starts it.
+func TestStaysAtZero(t *testing.T) {
+	l := service.Limits{Max: 4, Target: 2, Metric: service.MetricConcurrency, ScaleToZeroAfter: 30 * time.Second}
+	now, d, s := t0, Demand{}, State{}
+	step := func(r []Replica) (got Decision) {
+		s, got = Step(s, Input{Limits: l, Demand: d, Replicas: r}, now)
+		return got
+	}
+	for range 120 { // two a second, each of which runs for 3 s
+		d.Arrived, d.Done, d.LastDone = d.Arrived+1, d.Done+1, now
+		d.BusySeconds, d.LoadSeconds = d.BusySeconds+3, d.LoadSeconds+3
+		step(ready(0, "a", "b"))
+		now = now.Add(500 * time.Millisecond)
+	}
+	for step(ready(0, "a", "b")).Count > 0 {
+		if now = now.Add(time.Second); now.Sub(d.LastDone) > time.Minute {
+			t.Fatal("it does not go to zero")
+		}
+	}
+	for range 120 {
+		now = now.Add(700 * time.Millisecond)
+		if got := step(nil); got.Count != 0 {
+			t.Fatalf("%v after the last request, at zero: %+v", now.Sub(d.LastDone), got)
+		}
+	}
+	d.Arrived, d.Queued = d.Arrived+1, 1
+	if got := step(nil); got.Count == 0 {
+		t.Errorf("a request waits: %+v", got)
+	}
+}
+
 // TestBacklogIsNoLessThanItsRate: those that wait keep their replicas coming,
 // although nothing arrives any more.
 func TestBacklogIsNoLessThanItsRate(t *testing.T) {
