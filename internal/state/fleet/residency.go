@@ -196,14 +196,15 @@ type resident struct {
 }
 
 // residents copies what plans look at; those without a revision hold nothing.
-func (s *services) residents() (out []resident) {
+func (s *services) residents() []*resident {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	out := make([]*resident, 0, len(s.mu.entries))
 	for k, e := range s.mu.entries {
 		if e.record == nil {
 			continue
 		}
-		x := resident{key: k, name: k.String(), revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,
+		x := &resident{key: k, name: k.String(), revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,
 			rolling: e.record.Revision.Before != nil || k.IsCanary() || s.presentLocked(k.Canary()) != nil, preload: e.preload,
 			learned: map[service.Role]autoscale.Learned{}, measured: e.record.Measured}
 		for i := range e.record.Revision.Components {
@@ -211,7 +212,7 @@ func (s *services) residents() (out []resident) {
 		}
 		out = append(out, x)
 	}
-	slices.SortFunc(out, func(a, b resident) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(out, func(a, b *resident) int { return cmp.Compare(a.name, b.name) })
 	return out
 }
 
@@ -226,7 +227,7 @@ func (x *resident) take(c *workload.Component, e *entry) {
 
 // startup is how long the slowest of the service's roles takes to start, in q of
 // its starts, and how many starts that was seen in; 0 for none.
-func (x resident) startup(q float64) (d time.Duration, seen int) {
+func (x *resident) startup(q float64) (d time.Duration, seen int) {
 	for _, l := range x.learned {
 		if took, n := l.StartupQuantile(q); n > 0 && took >= d {
 			d, seen = took, n
@@ -238,8 +239,10 @@ func (x resident) startup(q float64) (d time.Duration, seen int) {
 // factsLocked gathers what a plan looks at.
 func (r *residents) factsLocked(ctx context.Context, now time.Time) (residency.Facts, map[string]service.Key) {
 	f := residency.Facts{Machine: r.machine.Machine(), Now: now}
-	keys := map[string]service.Key{}
-	for _, x := range r.services.residents() {
+	all := r.services.residents()
+	keys := make(map[string]service.Key, len(all))
+	f.Services = make([]residency.Service, 0, len(all))
+	for _, x := range all {
 		replicas, err := r.cfg.Platform.Observe(ctx, x.key)
 		if err != nil {
 			continue
@@ -274,7 +277,7 @@ func (l *lack) look(s residency.Service, now time.Time) {
 }
 
 // facts are what a plan knows of the service, but for its past.
-func (x resident) facts(replicas []replica.Replica, demand autoscale.Demand) residency.Service {
+func (x *resident) facts(replicas []replica.Replica, demand autoscale.Demand) residency.Service {
 	startup, _ := x.startup(median)
 	s := residency.Service{Name: x.name, Waiting: demand.Queued, Running: demand.Running, Rolling: x.rolling, Preload: x.preload == preloadBegun,
 		Pinned: x.spec.Pin, Priority: x.spec.Priority, Start: cmp.Or(startup, unknownStart), IdleSince: demand.LastDone, Minimum: x.minimum,
@@ -317,7 +320,7 @@ func (x resident) facts(replicas []replica.Replica, demand autoscale.Demand) res
 
 // need is what a replica takes, by its revision; one of an unknown revision holds
 // its GPUs whole.
-func (x resident) need(v replica.Replica) (residency.Need, bool) {
+func (x *resident) need(v replica.Replica) (residency.Need, bool) {
 	for _, rev := range []*workload.Revision{&x.revision, x.revision.Before} {
 		if rev == nil || rev.Hash != v.Revision {
 			continue

@@ -67,7 +67,7 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 		return WakePlan{}, ErrNotShared
 	}
 	all := f.services.residents()
-	i := slices.IndexFunc(all, func(x resident) bool { return x.key == k })
+	i := slices.IndexFunc(all, func(x *resident) bool { return x.key == k })
 	if i < 0 {
 		st, err := f.Get(ctx, k)
 		if err != nil {
@@ -117,7 +117,7 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 
 // sleepOf is the level at which a service's replica sleeps, and how long its last
 // wakings from there took; 0 where none sleeps.
-func (f *Fleet) sleepOf(ctx context.Context, x resident) (level int, wakes []float64) {
+func (f *Fleet) sleepOf(ctx context.Context, x *resident) (level int, wakes []float64) {
 	role := entrance(&x.revision)
 	replicas, err := f.cfg.Platform.Observe(ctx, x.key)
 	if err != nil {
@@ -137,7 +137,7 @@ func (f *Fleet) sleepOf(ctx context.Context, x resident) (level int, wakes []flo
 }
 
 // needs is what one replica of each role takes.
-func (x resident) needs() (out []RoleNeed) {
+func (x *resident) needs() (out []RoleNeed) {
 	for i := range x.revision.Components {
 		c := &x.revision.Components[i]
 		out = append(out, RoleNeed{c.Role, c.Process.Need(), x.measured[c.Role].GPUMemory})
