@@ -198,11 +198,10 @@ func newChatCommand() *cobra.Command {
 			if len(args) > 1 {
 				return c.Say(cmd.Context(), strings.Join(args[1:], " "))
 			}
-			in := command.Stdin(cmd)
-			if command.IsTerminal(in) {
+			if command.Conversing(cmd) {
 				return c.Converse(cmd.Context(), cmd.InOrStdin().(*os.File))
 			}
-			raw, err := io.ReadAll(io.LimitReader(in, inference.MaxRequestBytes))
+			raw, err := io.ReadAll(io.LimitReader(command.Stdin(cmd), inference.MaxRequestBytes))
 			if err != nil {
 				return err
 			}

@@ -95,7 +95,7 @@ func (r *running) run(cmd *cobra.Command, model string) error {
 	if err != nil {
 		return err
 	}
-	if s.Status.Protocol == service.ProtocolOpenAI && !r.detach && command.IsTerminal(command.Stdin(cmd)) {
+	if s.Status.Protocol == service.ProtocolOpenAI && !r.detach && command.Conversing(cmd) {
 		c := &inference.Conversation{Gateway: r.Inference, Model: inference.ModelName(k), Out: out, Waiting: progress.NewSpinner(cmd.ErrOrStderr())}
 		return c.Converse(cmd.Context(), cmd.InOrStdin().(*os.File))
 	}

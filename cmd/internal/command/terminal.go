@@ -136,3 +136,10 @@ func IsTerminal(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
+
+// Conversing reports whether a person types what the command reads and reads what it
+// writes: only then are lines edited on the screen.
+func Conversing(cmd *cobra.Command) bool {
+	_, screen := Terminal(cmd.OutOrStdout())
+	return screen && IsTerminal(Stdin(cmd))
+}
