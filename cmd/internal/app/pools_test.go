@@ -108,6 +108,15 @@ spec:
 	if text := getText(t, metrics+"/metrics"); !strings.Contains(text, fmt.Sprintf("roundhouse_endpoint_picker_requests_total{code=\"200\"} %d\n", asked+1)) {
 		t.Errorf("metrics:\n%s", text)
 	}
+	for range 20 { // nothing is predicted before a pool has streamed 16 answers
+		ask(t, ctx, main, `{"model":"llama","prompt":"once more"}`)
+	}
+	until(t, func() bool { return strings.Contains(getText(t, metrics+"/metrics"), "roundhouse_endpoint_picker_latency_predictions_total{quantity=\"tpot\",service=\"pool default/llama\"}") })
+	for _, name := range []string{"prediction_error_ratio", "calibration_error_ratio"} {
+		if text := getText(t, metrics+"/metrics"); !strings.Contains(text, "roundhouse_endpoint_picker_latency_"+name+"{quantity=\"ttft\",service=\"pool default/llama\"}") {
+			t.Errorf("no %s among the metrics:\n%s", name, text)
+		}
+	}
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -190,9 +199,12 @@ func ask(t *testing.T, ctx context.Context, conn *grpc.ClientConn, body string) 
 		return to, sent
 	}
 	sent = string(last.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody())
-	answer := headers(":status", "200")
-	answer.EndOfStream = true
-	step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: answer}}, 1)
+	step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+		ResponseHeaders: headers(":status", "200", "content-type", "text/event-stream")}}, 1)
+	for i, event := range []string{`data: {"choices":[{"text":"Once"}]}`, `data: {"choices":[{"text":" more"}]}`, "data: [DONE]"} {
+		step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
+			ResponseBody: &extprocv3.HttpBody{Body: []byte(event + "\n\n"), EndOfStream: i == 2}}}, 1)
+	}
 	_ = stream.CloseSend()
 	return to, sent
 }

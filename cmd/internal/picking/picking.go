@@ -25,6 +25,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/extproc"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -118,6 +119,9 @@ func New(cfg Config) (*Picker, error) {
 	}
 	if err := cfg.Traffic.Register(cfg.Metrics); err != nil {
 		return nil, err
+	}
+	if err := cfg.Metrics.Register(observe.NewPredictions("roundhouse_endpoint_picker_", cfg.Traffic.Dispatcher)); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	cfg.Server.Heard = cfg.Traffic.Heard
 	ready := cfg.Server.Ready

@@ -223,6 +223,7 @@ type endpointSet struct {
 	choice       picker.Choice
 	onlyService  *service.Key  // whose endpoints are chosen from; nil for all
 	alternative  picker.Choice // of Grant.Alternatives
+	learner      learner       // has a lock of its own, beside the pool's
 	allowedCount int           // how many endpoints the last request's subset has here
 	cachedBlocks int           // leading blocks of the last request that its endpoint held
 	// generation counts the changes of the slots; 0 is none's.

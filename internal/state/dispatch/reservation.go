@@ -420,15 +420,16 @@ func (g *Grant) FirstByte() {
 // do nothing.
 func (g *Grant) Done(o Outcome) {
 	p := g.pool
+	now := p.d.clock.Now()
+	learned := g.lastToken(&o, now)
 	p.mu.Lock()
 	if g.tally.stage == done {
 		p.mu.Unlock()
 		return
 	}
-	now := p.d.clock.Now()
+	p.entry.memory.latency.Take(&learned)
 	var freed freedEndpoints
 	if x := g.reservation.slot; x != nil {
-		g.lastToken(o, now)
 		if o.Failed != nil {
 			p.entry.observe(x, breaker.Lost, 0)
 		}
