@@ -111,7 +111,9 @@ spec:
 	for range 20 { // nothing is predicted before a pool has streamed 16 answers
 		ask(t, ctx, main, `{"model":"llama","prompt":"once more"}`)
 	}
-	until(t, func() bool { return strings.Contains(getText(t, metrics+"/metrics"), "roundhouse_endpoint_picker_latency_predictions_total{quantity=\"tpot\",service=\"pool default/llama\"}") })
+	until(t, func() bool {
+		return strings.Contains(getText(t, metrics+"/metrics"), "roundhouse_endpoint_picker_latency_predictions_total{quantity=\"tpot\",service=\"pool default/llama\"}")
+	})
 	for _, name := range []string{"prediction_error_ratio", "calibration_error_ratio"} {
 		if text := getText(t, metrics+"/metrics"); !strings.Contains(text, "roundhouse_endpoint_picker_latency_"+name+"{quantity=\"ttft\",service=\"pool default/llama\"}") {
 			t.Errorf("no %s among the metrics:\n%s", name, text)
@@ -229,5 +231,36 @@ func until(t *testing.T, so func() bool) {
 		if time.Now().After(end) {
 			t.Fatal("it never came to be")
 		}
+	}
+}
+
+// TestConfigFile: a configuration with an error, or none, is refused with its place.
+func TestConfigFile(t *testing.T) {
+	dir := t.TempDir()
+	pool := filepath.Join(dir, "pool.yaml")
+	if err := os.WriteFile(pool, []byte("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: llama}\nspec: {addresses: [\"127.0.0.1:9\"]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for config, want := range map[string]string{
+		"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: no-hit-lru-scorer\nschedulingProfiles: [{name: a}]\n": "epp.yaml:4: plugins[0].type: no-hit-lru-scorer has no counterpart",
+		"# nothing\n": "has 0 documents of kind EndpointPickerConfig",
+	} {
+		file := filepath.Join(dir, "epp.yaml")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := EndpointPicker{Files: []string{pool}, Options: picking.Options{ConfigFile: file, Listen: "127.0.0.1:0", Health: "127.0.0.1:0"}}
+		if err := o.Run(t.Context(), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	file := filepath.Join(dir, "epp.yaml")
+	good := "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: kv-cache-utilization-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: kv-cache-utilization-scorer}]}]\n"
+	if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, _, stop := startEndpointPicker(t, EndpointPicker{Files: []string{pool}, Options: picking.Options{ConfigFile: file}})
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }

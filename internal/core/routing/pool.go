@@ -72,35 +72,12 @@ type HealthCheck struct {
 	Disabled         bool          `json:"disabled,omitempty"`
 }
 
-// Picker is how an endpoint is chosen.
-type Picker struct {
-	Preset string `json:"preset,omitempty"` // "" means the default
-	// Filters and Scorers take the place of the preset's; none keeps them.
-	Filters []Filter `json:"filters,omitempty"`
-	Scorers []Scorer `json:"scorers,omitempty"`
-	// Choice, Balance, Fresh and Stale replace the preset's; zero keeps them.
-	Choice  string        `json:"choice,omitempty"`
-	Balance float64       `json:"balance,omitempty"`
-	Fresh   time.Duration `json:"fresh,omitempty"`
-	Stale   time.Duration `json:"stale,omitempty"`
-}
-
-// Filter is one step of a picker.
-type Filter struct {
-	Name        string   `json:"name"`
-	Waiting     int      `json:"waiting,omitempty"`
-	KV          float64  `json:"kv,omitempty"`
-	Probability float64  `json:"probability,omitempty"`
-	Then        []Filter `json:"then,omitempty"` // with what it keeps
-	Else        []Filter `json:"else,omitempty"` // where it keeps nothing
-}
-
-// Scorer is one part of a picker's rating.
-type Scorer struct {
-	Name   string  `json:"name"`
-	Weight float64 `json:"weight"`
-	Scale  float64 `json:"scale,omitempty"` // 0 is the scorer's own
-}
+// How an endpoint is chosen, which services state too.
+type (
+	Picker = service.Picker
+	Filter = service.Filter
+	Scorer = service.Scorer
+)
 
 // Bounds replace those that hold for every pool; 0 keeps them.
 type Bounds struct {
@@ -111,6 +88,11 @@ type Bounds struct {
 	MaxConcurrency int `json:"maxConcurrency,omitempty"`
 	// AnswerTimeout is how long an endpoint may take to begin an answer.
 	AnswerTimeout time.Duration `json:"answerTimeout,omitempty"`
+	// Saturation is from when on an endpoint has no capacity.
+	Saturation service.Saturation `json:"saturation,omitzero"`
+	// PrefillTokens is how many tokens of a prompt must be new to an endpoint that
+	// answers, for another to compute the prompt.
+	PrefillTokens int64 `json:"prefillTokens,omitempty"`
 }
 
 // RoutingKind is KindPool.

@@ -140,6 +140,25 @@ func TestHold(t *testing.T) {
 	})
 }
 
+// TestSaturationOfAPool: a pool may state from when on an endpoint has no capacity.
+func TestSaturationOfAPool(t *testing.T) {
+	d, _ := start(t, nil)
+	p := pool1(0, ready("a")...)
+	p.Bounds.Saturation = service.Saturation{QueueDepth: 50, KVUsage: 0.95}
+	d.SetPool(p)
+	ranked(d)
+	d.SetLoad("a", &replica.Load{At: time.Now(), Waiting: 40, Running: 9, KV: 0.9})
+	g, err := d.Admit(t.Context(), Request{Model: "spot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Done(Outcome{})
+	d.SetLoad("a", &replica.Load{At: time.Now(), Waiting: 50})
+	if _, err := d.Admit(t.Context(), Request{Model: "spot"}); !errors.Is(err, ErrBusy) {
+		t.Errorf("with 50 waiting: %v", err)
+	}
+}
+
 func TestDeadlineOfTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := start(t, nil)

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -46,6 +47,8 @@ func (q *queue) setBounds(b routing.Bounds, defaults admission.Config) {
 	if b.MaxQueueBytes != 0 {
 		c.MaxQueueBytes = b.MaxQueueBytes
 	}
+	c.QueueDepth = cmp.Or(b.Saturation.QueueDepth, c.QueueDepth)
+	c.KVUsage = cmp.Or(b.Saturation.KVUsage, c.KVUsage)
 	q.fault = ""
 	if err := c.Validate(); err != nil {
 		q.fault = err.Error()
