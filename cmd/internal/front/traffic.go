@@ -187,7 +187,7 @@ func (t *Traffic) publishRoles(v *fleet.View, f *dispatch.PoolConfig) {
 
 // bounds are those of the queue of what has these limits.
 func bounds(l service.Limits) routing.Bounds {
-	return routing.Bounds{MaxQueue: l.Queue.MaxRequests, MaxQueueBytes: l.Queue.MaxBytes, MaxWait: l.Queue.MaxWait}
+	return routing.Bounds{MaxQueue: l.Queue.MaxRequests, MaxQueueBytes: l.Queue.MaxBytes, MaxWait: l.Queue.MaxWait, Fairness: l.Queue.Fairness}
 }
 
 // schedule lays a pool's own settings over those of a scheduling.

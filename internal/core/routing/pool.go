@@ -84,6 +84,8 @@ type Bounds struct {
 	MaxQueue      int           `json:"maxQueue,omitempty"`
 	MaxQueueBytes int64         `json:"maxQueueBytes,omitempty"`
 	MaxWait       time.Duration `json:"maxWait,omitempty"`
+	// Fairness is what the fairness ids of a priority share; "" is requests.
+	Fairness service.Fairness `json:"fairness,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint.
 	MaxConcurrency int `json:"maxConcurrency,omitempty"`
 	// AnswerTimeout is how long an endpoint may take to begin an answer.

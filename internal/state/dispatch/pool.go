@@ -71,7 +71,7 @@ func newPool(d *Dispatcher, ref routing.Ref) *pool {
 		s.input.Random = func(n uint32) uint32 { return uint32(d.random(int(n))) }
 	}
 	p.setPolicy(routing.Picker{})
-	p.queue = queue{Machine: admission.New(d.cfg.Config), entry: &p.entry, clock: d.clock, every: d.cfg.ReportEvery, due: p.onTimer}
+	p.queue = queue{Machine: admission.New(d.cfg.Config), entry: &p.entry, clock: d.clock, every: d.cfg.ReportEvery, due: p.onTimer, answer: usualAnswer}
 	p.waker = waker{cfg: &d.cfg, demand: d.demand, clock: d.clock, mu: &p.mu, due: p.wakeIfNeeded}
 	return p
 }
@@ -176,7 +176,7 @@ func (p *pool) admit(ctx context.Context, g *Grant) error {
 	}
 	p.mu.Lock()
 	now := p.d.clock.Now()
-	g.pace.arrived = now
+	g.pace.arrived, g.waiter.Tokens = now, p.queue.estimate(g)
 	p.serveQueue(now)
 	x, err := p.admitOrQueue(g, now)
 	switch {

@@ -434,6 +434,7 @@ func (g *Grant) Done(o Outcome) {
 			p.entry.observe(x, breaker.Lost, 0)
 		}
 		freed = p.release(&g.reservation)
+		p.queue.Settle(&g.waiter, p.queue.cost(g, &o))
 	}
 	g.finish(now)
 	p.counts.add(o.Usage)
@@ -450,6 +451,7 @@ func (g *Grant) finish(now time.Time) {
 	if g.tally.stage == done {
 		return
 	}
+	g.pool.queue.Settle(&g.waiter, 0) // it was sent nowhere in the end
 	g.tally.moveTo(done, now)
 	if h := g.hash; h != nil {
 		g.hash, g.subset = nil, nil

@@ -301,7 +301,7 @@ func readPoolBounds(r *manifest.Reader, in *api.PoolSpec) (out routing.Bounds) {
 		out.AnswerTimeout = in.AnswerTimeout.Duration
 	}
 	if q := manifest.ReadQueue(r.Report, "spec.queue", in.Queue); q != nil {
-		out.MaxQueue, out.MaxQueueBytes, out.MaxWait = q.MaxRequests, q.MaxBytes, q.MaxWait
+		out.MaxQueue, out.MaxQueueBytes, out.MaxWait, out.Fairness = q.MaxRequests, q.MaxBytes, q.MaxWait, q.Fairness
 	}
 	return out
 }
