@@ -481,6 +481,9 @@ func (f *facts) compose(p *routing.Pool) dispatch.PoolConfig {
 	out := dispatch.PoolConfig{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds,
 		Limits: service.Limits{AnswerTimeout: p.Bounds.AnswerTimeout}}
 	schedule(&out, &f.scheduling)
+	if p.Import && len(p.Addresses) == 0 {
+		out.Cause = dispatch.Cause{Message: routing.ImportLacks}
+	}
 	if f.external != nil {
 		out.External = f.external(p)
 	}

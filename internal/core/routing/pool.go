@@ -28,6 +28,8 @@ type Pool struct {
 	Health   HealthCheck      `json:"healthCheck,omitzero"`
 	Picker   Picker           `json:"picker,omitzero"`
 	Bounds   Bounds           `json:"bounds,omitzero"`
+	// Import: it stands for a pool of other clusters, an InferencePoolImport.
+	Import bool `json:"import,omitempty"`
 	// Extension is the endpoint picker that an InferencePool names.
 	Extension Extension `json:"extension,omitzero"`
 }
@@ -96,6 +98,9 @@ type Bounds struct {
 	// answers, for another to compute the prompt.
 	PrefillTokens int64 `json:"prefillTokens,omitempty"`
 }
+
+// ImportLacks is what an InferencePoolImport without addresses lacks.
+const ImportLacks = "the kind has no address to connect to: state those of the exporting clusters' gateways in the annotation roundhouse.dev/addresses, as host:port"
 
 // RoutingKind is KindPool.
 func (*Pool) RoutingKind() Kind { return KindPool }
