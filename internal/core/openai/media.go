@@ -63,16 +63,15 @@ func appendText(dst [][]byte, value []byte, left *int) [][]byte {
 // media is a file within a text: in base64, or its URL.
 type media struct{ kind, start, end int }
 
-// The kinds of media, by how they are found.
+// The kinds of media, by how they are found: each is one search through the text.
 const (
-	dataURI = iota
-	dataMember
-	remote
-	remoteMember
+	inline = iota // a data URI, or the "data" of a source (Anthropic) or a recording (input_audio)
+	remote        // "image_url", or the "url" in one or in a source
 	kinds
 )
 
-var marks = [kinds]string{dataURI: ";base64,", dataMember: `"data"`, remote: `"image_url"`, remoteMember: `"url"`}
+// marks begin with quotes, which are rare in what is long.
+var marks = [kinds][]byte{inline: []byte(`"data`), remote: []byte(`"http`)}
 
 // finder finds the files of a text in their order. Each kind is searched for once
 // over the text.
@@ -89,9 +88,8 @@ func (f *finder) next(from int) (first media, found bool) {
 	for kind := range f.at {
 		a := &f.at[kind]
 		if !a.known || a.start < from && a.start < a.end {
-			a.known = true
+			a.known, a.kind = true, kind
 			a.start, a.end = f.find(kind, from)
-			a.kind = min(kind, remote)
 		}
 		if a.start < a.end && (!found || a.start < first.start) {
 			first, found = a.media, true
@@ -102,21 +100,17 @@ func (f *finder) next(from int) (first media, found bool) {
 
 // find is the first file of a kind; start == end when there is none.
 func (f *finder) find(kind, from int) (start, end int) {
-	mark := []byte(marks[kind])
 	for {
-		at := bytes.Index(f.value[from:], mark)
+		at := bytes.Index(f.value[from:], marks[kind])
 		if at < 0 {
 			return 0, 0
 		}
 		at += from
-		from = at + len(mark)
-		switch kind {
-		case dataURI:
-			start = inDataURI(f.value, at, from)
-		case remoteMember:
-			start = isPictureMember(f.value, at, from)
-		default:
-			start = isMember(f.value, from)
+		from = at + len(marks[kind])
+		if kind == inline {
+			start = inlineAt(f.value, at, from)
+		} else {
+			start = remoteAt(f.value, at)
 		}
 		if start < 0 {
 			continue
@@ -125,36 +119,48 @@ func (f *finder) find(kind, from int) (start, end int) {
 		if length < 0 {
 			length = len(f.value) - start
 		}
-		switch {
-		case kind >= remote:
-			if text := f.value[start : start+length]; !bytes.HasPrefix(text, []byte("http://")) && !bytes.HasPrefix(text, []byte("https://")) {
-				continue
-			}
-		case length < minMedia || !isBase64(f.value[start:start+64]):
-			continue
+		if kind == remote && isURL(f.value[start:start+length]) || kind == inline && length >= minMedia && isBase64(f.value[start:start+64]) {
+			return start, start + length
 		}
-		return start, start + length
 	}
 }
 
-// isPictureMember finds the string that is the value of the key "url" in an
-// "image_url" (OpenAI) or a "source" (Anthropic).
-func isPictureMember(value []byte, at, after int) int {
-	head := value[max(0, at-longest):at]
-	if !bytes.Contains(head, []byte(`"image_url"`)) && !bytes.Contains(head, []byte(`"source"`)) {
-		return -1
-	}
-	return isMember(value, after)
+func isURL(text []byte) bool {
+	return bytes.HasPrefix(text, []byte("http://")) || bytes.HasPrefix(text, []byte("https://"))
 }
 
-// inDataURI finds the file of a string that begins "data:", ahead of the mark.
-func inDataURI(value []byte, at, after int) int {
-	head := value[max(0, at-longest):at]
-	quote := bytes.LastIndexByte(head, '"')
-	if quote < 0 || !bytes.HasPrefix(head[quote+1:], []byte("data:")) || quote > 0 && head[quote-1] == '\\' {
+// inlineAt is where the file begins of a string that begins there, as a data URI, or
+// whose key ends there; -1 for neither.
+func inlineAt(value []byte, at, after int) int {
+	if after < len(value) && value[after] == '"' {
+		return isMember(value, after+1)
+	}
+	if at > 0 && value[at-1] == '\\' || after >= len(value) || value[after] != ':' {
 		return -1
 	}
-	return after
+	mark := []byte(";base64,")
+	head := value[after:min(len(value), after+longest)]
+	i := bytes.Index(head, mark)
+	if i < 0 || bytes.IndexByte(head[:i], '"') >= 0 {
+		return -1
+	}
+	return after + i + len(mark)
+}
+
+// remoteAt is where the string begins that a quote begins there, if it is the value of
+// "image_url", or of "url" in one (OpenAI) or in a "source" (Anthropic); else -1.
+func remoteAt(value []byte, at int) int {
+	head := bytes.TrimRight(value[max(0, at-longest):at], " \t\r\n")
+	head, ok := bytes.CutSuffix(head, []byte(":"))
+	head = bytes.TrimRight(head, " \t\r\n")
+	switch {
+	case !ok:
+		return -1
+	case bytes.HasSuffix(head, []byte(`"image_url"`)):
+	case !bytes.HasSuffix(head, []byte(`"url"`)), !bytes.Contains(head, []byte(`"image_url"`)) && !bytes.Contains(head, []byte(`"source"`)):
+		return -1
+	}
+	return at + 1
 }
 
 // isMember finds the string that is the value of the key that ends there.
