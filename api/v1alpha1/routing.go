@@ -208,6 +208,8 @@ type Queue struct {
 	MaxRequests *int               `json:"maxRequests,omitempty"`
 	MaxBytes    *resource.Quantity `json:"maxBytes,omitempty"`
 	MaxWait     *metav1.Duration   `json:"maxWait,omitempty"`
+	// Fairness is what the fairness ids of a priority share: requests, or tokens.
+	Fairness string `json:"fairness,omitempty"`
 }
 
 // RoutingStatus is the status of a Route or Pool. Roundhouse writes it and

@@ -272,7 +272,11 @@ checked as those of a cluster, and its API server does a dry run of all of them.
 			if err != nil {
 				return err
 			}
-			if len(objects) == 0 {
+			var configs []dialect.Object // of endpoint pickers
+			for _, f := range manifests {
+				configs = append(configs, dialect.Read(f.Name, []byte(f.Data)).Schedulings...)
+			}
+			if len(objects)+len(configs) == 0 {
 				return errors.New("nothing to check: the files contain no object")
 			}
 			if inCluster {
@@ -288,6 +292,9 @@ checked as those of a cluster, and its API server does a dry run of all of them.
 			}
 			for _, o := range objects {
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, o.ID())
+			}
+			for _, c := range configs {
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", c.Origin.File, c.Origin.Line, c.Kind)
 			}
 			return nil
 		},

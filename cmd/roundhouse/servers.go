@@ -128,7 +128,8 @@ x-gateway-inference-pool (NAMESPACE/NAME), or by an :authority of the form
 POOL-epp.NAMESPACE…. For other streams --pool names it; without --pool, the host,
 path and model of the request choose it, as in the gateway.`,
 		Example: `  roundhouse endpoint-picker -f pools.yaml
-  roundhouse endpoint-picker -f pools/ --watch --listen 0.0.0.0:9002 --pool prod/llama`,
+  roundhouse endpoint-picker -f pools/ --watch --listen 0.0.0.0:9002 --pool prod/llama
+  roundhouse endpoint-picker -f pools.yaml --config-file epp-config.yaml`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())

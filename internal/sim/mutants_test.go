@@ -73,8 +73,8 @@ var mutants = []mutant{
 	{"a freed replica takes nobody who waits", "no waiter starves", "internal/state/dispatch/reservation.go", "if !freed.shared() {\n\t\tp.serveQueue(now)\n\t}", "", "", also{}},
 	{"who leaves goes on waiting", "a request ends once", "internal/state/dispatch/waiting.go", "case <-ctx.Done():\n\t\t\treturn false, nil", "case <-make(chan int):\n\t\t\treturn false, nil", "", also{}},
 	{"an answer that has begun is asked for again", "a request ends once", "internal/state/dispatch/reservation.go", "\tg.answered = true\n", "", "11", also{}},
-	{"lower priorities go first", "priority goes first", queueOf, "case b.priority > p:\n\t\t\treturn -1\n\t\tcase b.priority < p:\n\t\t\treturn 1", "case b.priority > p:\n\t\t\treturn 1\n\t\tcase b.priority < p:\n\t\t\treturn -1", "", also{}},
-	{"a caller keeps its turn", "no caller starves", queueOf, "if f.first != nil {\n\t\tb.flows = append(b.flows, f)", "if f.first != nil {\n\t\tb.flows = slices.Insert(b.flows, 0, f)", "", also{}},
+	{"lower priorities go first", "priority goes first", flowsOf, "case b.priority > p:\n\t\t\treturn -1\n\t\tcase b.priority < p:\n\t\t\treturn 1", "case b.priority > p:\n\t\t\treturn 1\n\t\tcase b.priority < p:\n\t\t\treturn -1", "", also{}},
+	{"a caller keeps its turn", "no caller starves", flowsOf, "if f.first != nil {\n\t\tb.queueUp(f)", "if f.first != nil {\n\t\tb.flows = slices.Insert(b.flows, 0, f)", "", also{}},
 	{"the startup timeout bounds no wait", "waits are bounded", "internal/state/dispatch/pool.go", "longest = min(longest, m.Limits.StartupTimeout)", "_ = longest", "", also{}},
 	{"a canary gets requests before it is ready", "a canary takes its share", "internal/decide/rollout/rollout.go", "\tdefault:\n\t\td.Why = ", "\tdefault:\n\t\td.Percent = *in.Percent\n\t\td.Why = ", "11", also{}},
 	{"services without replicas are woken", "idle services stay at zero", "internal/state/dispatch/pool.go", "p.queue.Len() > 0 && p.entry.alive == 0", "p.entry.alive == 0", "", also{}},
@@ -108,6 +108,7 @@ var mutants = []mutant{
 const (
 	step    = "internal/decide/autoscale/step.go"
 	queueOf = "internal/decide/admission/machine.go"
+	flowsOf = "internal/decide/admission/flows.go"
 
 	loadOf   = "internal/decide/autoscale/load.go"
 	lookupOf = "internal/edge/endpoints/lookup.go"

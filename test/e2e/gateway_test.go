@@ -145,6 +145,43 @@ spec:
 	}
 }
 
+// TestImportedPool: requests of a route to another cluster's pool go to the addresses
+// that the import states; one that states none is refused with what it lacks.
+func TestImportedPool(t *testing.T) {
+	t.Parallel()
+	other, _, _ := serving(t, `url=http://(\S+)`, "simulate", "engine", "--port", "0", "--model", "sim", "--speed", "1000")
+	dir := t.TempDir()
+	write(t, dir, "imports.yaml", `apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: InferencePoolImport
+metadata: {name: east, annotations: {roundhouse.dev/addresses: "`+other+`"}}
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: InferencePoolImport
+metadata: {name: west}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: both}
+spec:
+  rules:
+  - matches: [{headers: [{name: X-Side, value: west}]}]
+    backendRefs: [{group: inference.networking.x-k8s.io, kind: InferencePoolImport, name: west}]
+  - backendRefs: [{group: inference.networking.x-k8s.io, kind: InferencePoolImport, name: east}]
+`)
+	n := newNode(t)
+	n.gateway, _, _ = serving(t, `Roundhouse answers at +(\S+)`, "gateway", "-f", dir, "--listen", "127.0.0.1:0", "--grpc-listen", "", "--metrics-listen", "")
+	const ask = `{"model":"sim","max_tokens":4,"messages":[{"role":"user","content":"Hello"}]}`
+	if a := n.post("/v1/chat/completions", ask); a.status != 200 || !strings.Contains(a.body, `"model":"sim"`) {
+		t.Errorf("the import with an address: %s", a)
+	}
+	if a := n.post("/v1/chat/completions", ask, "X-Side", "west"); a.status != 503 || !strings.Contains(a.body, "roundhouse.dev/addresses") {
+		t.Errorf("the import without one: %s", a)
+	}
+	if r := n.run("validate", dir); r.code != 0 || !strings.Contains(r.err, "imports.yaml:7: warning") || !strings.Contains(r.err, "no address to connect to") {
+		t.Errorf("validate: %s", r)
+	}
+}
+
 // TestGatewayTraces: spans reach a collector, the engine is told of its part of
 // the trace, and a collector that is not there costs nothing.
 func TestGatewayTraces(t *testing.T) {

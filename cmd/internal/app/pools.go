@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,7 +12,6 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
 	"roundhouse.dev/roundhouse/cmd/internal/picking"
-	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -53,7 +51,7 @@ func (o *Gateway) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, access.Close()) }()
 	access.Warn(log, listeners.Inference, listeners.GRPC)
-	p, err := newPools(access.Queue, log)
+	p, err := newPools(front.TrafficConfig{Queue: access.Queue, Log: log})
 	if err != nil {
 		return err
 	}
@@ -97,9 +95,9 @@ type pools struct {
 }
 
 // newPools puts the parts together. The caller closes the traffic.
-func newPools(queue service.QueueBounds, log *slog.Logger) (p pools, err error) {
+func newPools(cfg front.TrafficConfig) (p pools, err error) {
 	p.metrics = prometheus.NewRegistry()
-	if p.traffic, err = front.NewTraffic(front.TrafficConfig{Queue: queue, Log: log}); err != nil {
+	if p.traffic, err = front.NewTraffic(cfg); err != nil {
 		return p, err
 	}
 	p.routes = fleet.NewRoutes(p.traffic, time.Now)
@@ -127,7 +125,11 @@ func (o *EndpointPicker) Run(ctx context.Context, out, logs io.Writer) error {
 	if err = errors.Join(err, manifestfile.Exist(o.Files)); err != nil {
 		return err
 	}
-	pools, err := newPools(service.QueueBounds{}, log)
+	scheduling, err := o.Scheduling(log)
+	if err != nil {
+		return err
+	}
+	pools, err := newPools(front.TrafficConfig{Scheduling: scheduling, Log: log})
 	if err != nil {
 		return err
 	}

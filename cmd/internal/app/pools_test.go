@@ -108,6 +108,17 @@ spec:
 	if text := getText(t, metrics+"/metrics"); !strings.Contains(text, fmt.Sprintf("roundhouse_endpoint_picker_requests_total{code=\"200\"} %d\n", asked+1)) {
 		t.Errorf("metrics:\n%s", text)
 	}
+	for range 20 { // nothing is predicted before a pool has streamed 16 answers
+		ask(t, ctx, main, `{"model":"llama","prompt":"once more"}`)
+	}
+	until(t, func() bool {
+		return strings.Contains(getText(t, metrics+"/metrics"), "roundhouse_endpoint_picker_latency_predictions_total{quantity=\"tpot\",service=\"pool default/llama\"}")
+	})
+	for _, name := range []string{"prediction_error_ratio", "calibration_error_ratio"} {
+		if text := getText(t, metrics+"/metrics"); !strings.Contains(text, "roundhouse_endpoint_picker_latency_"+name+"{quantity=\"ttft\",service=\"pool default/llama\"}") {
+			t.Errorf("no %s among the metrics:\n%s", name, text)
+		}
+	}
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -190,9 +201,12 @@ func ask(t *testing.T, ctx context.Context, conn *grpc.ClientConn, body string) 
 		return to, sent
 	}
 	sent = string(last.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody())
-	answer := headers(":status", "200")
-	answer.EndOfStream = true
-	step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: answer}}, 1)
+	step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+		ResponseHeaders: headers(":status", "200", "content-type", "text/event-stream")}}, 1)
+	for i, event := range []string{`data: {"choices":[{"text":"Once"}]}`, `data: {"choices":[{"text":" more"}]}`, "data: [DONE]"} {
+		step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
+			ResponseBody: &extprocv3.HttpBody{Body: []byte(event + "\n\n"), EndOfStream: i == 2}}}, 1)
+	}
 	_ = stream.CloseSend()
 	return to, sent
 }
@@ -217,5 +231,36 @@ func until(t *testing.T, so func() bool) {
 		if time.Now().After(end) {
 			t.Fatal("it never came to be")
 		}
+	}
+}
+
+// TestConfigFile: a configuration with an error, or none, is refused with its place.
+func TestConfigFile(t *testing.T) {
+	dir := t.TempDir()
+	pool := filepath.Join(dir, "pool.yaml")
+	if err := os.WriteFile(pool, []byte("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: llama}\nspec: {addresses: [\"127.0.0.1:9\"]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for config, want := range map[string]string{
+		"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: no-hit-lru-scorer\nschedulingProfiles: [{name: a}]\n": "epp.yaml:4: plugins[0].type: no-hit-lru-scorer has no counterpart",
+		"# nothing\n": "has 0 documents of kind EndpointPickerConfig",
+	} {
+		file := filepath.Join(dir, "epp.yaml")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := EndpointPicker{Files: []string{pool}, Options: picking.Options{ConfigFile: file, Listen: "127.0.0.1:0", Health: "127.0.0.1:0"}}
+		if err := o.Run(t.Context(), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	file := filepath.Join(dir, "epp.yaml")
+	good := "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: kv-cache-utilization-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: kv-cache-utilization-scorer}]}]\n"
+	if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, _, stop := startEndpointPicker(t, EndpointPicker{Files: []string{pool}, Options: picking.Options{ConfigFile: file}})
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }

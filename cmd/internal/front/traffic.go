@@ -65,6 +65,8 @@ type facts struct {
 	pods     map[service.Key][]replica.Replica
 	public   bool                                  // see TrafficConfig.PublicOnly
 	external func(*routing.Pool) dispatch.External // see TrafficConfig
+	// scheduling is TrafficConfig's.
+	scheduling service.Scheduling
 }
 
 // TrafficConfig is how a Traffic picks and whom it tells.
@@ -88,6 +90,8 @@ type TrafficConfig struct {
 	// Queue bounds what waits in each pool that has no bounds of its own; what is 0
 	// is the dispatcher's default.
 	Queue service.QueueBounds
+	// Scheduling holds for each pool that does not state otherwise.
+	Scheduling service.Scheduling
 	// Sent is told which blocks of a prompt an endpoint began to answer; nil: nothing
 	// is. It must neither block nor keep blocks.
 	Sent func(endpoint string, blocks []uint64)
@@ -113,7 +117,7 @@ func NewTraffic(cfg TrafficConfig) (*Traffic, error) {
 		return nil, err
 	}
 	t = newTraffic(d)
-	t.poolRoles, t.mu.public, t.mu.external = cfg.PoolRoles, cfg.PublicOnly, cfg.External
+	t.poolRoles, t.mu.public, t.mu.external, t.mu.scheduling = cfg.PoolRoles, cfg.PublicOnly, cfg.External, cfg.Scheduling
 	if t.scraping, err = newScraping(d, tokenizer, cfg.Log); err != nil {
 		return nil, err
 	}
@@ -183,7 +187,18 @@ func (t *Traffic) publishRoles(v *fleet.View, f *dispatch.PoolConfig) {
 
 // bounds are those of the queue of what has these limits.
 func bounds(l service.Limits) routing.Bounds {
-	return routing.Bounds{MaxQueue: l.Queue.MaxRequests, MaxQueueBytes: l.Queue.MaxBytes, MaxWait: l.Queue.MaxWait}
+	return routing.Bounds{MaxQueue: l.Queue.MaxRequests, MaxQueueBytes: l.Queue.MaxBytes, MaxWait: l.Queue.MaxWait, Fairness: l.Queue.Fairness}
+}
+
+// schedule lays a pool's own settings over those of a scheduling.
+func schedule(f *dispatch.PoolConfig, c *service.Scheduling) {
+	if f.Picker.IsZero() {
+		f.Picker = c.Picker
+	}
+	b := &f.Bounds
+	b.MaxQueue, b.MaxQueueBytes = cmp.Or(b.MaxQueue, c.Queue.MaxRequests), cmp.Or(b.MaxQueueBytes, c.Queue.MaxBytes)
+	b.MaxWait, b.MaxConcurrency = cmp.Or(b.MaxWait, c.Queue.MaxWait), cmp.Or(b.MaxConcurrency, c.MaxConcurrency)
+	b.Saturation, b.PrefillTokens = cmp.Or(b.Saturation, c.Saturation), cmp.Or(b.PrefillTokens, c.PrefillTokens)
 }
 
 // explainer is the pool of a service's explainer: requests to it are the service's
@@ -275,7 +290,10 @@ func (t *Traffic) Publish(v fleet.View) {
 	if len(v.Access.Names) > 0 {
 		f.ServedName = v.Access.Names[0]
 	}
-	if v.Service.SharesPrefixes() {
+	if c := v.Service.Scheduling; c != nil {
+		schedule(&f, c)
+	}
+	if v.Service.SharesPrefixes() && f.Picker.IsZero() {
 		f.Picker.Preset = picker.SharedPrefixes
 	}
 	t.mu.Lock()
@@ -462,6 +480,10 @@ func (t *Traffic) shared(match func(service.Key) bool) {
 func (f *facts) compose(p *routing.Pool) dispatch.PoolConfig {
 	out := dispatch.PoolConfig{Key: p.Key, Shared: true, Protocol: p.Protocol, Created: p.Created, Picker: p.Picker, Bounds: p.Bounds,
 		Limits: service.Limits{AnswerTimeout: p.Bounds.AnswerTimeout}}
+	schedule(&out, &f.scheduling)
+	if p.Import && len(p.Addresses) == 0 {
+		out.Cause = dispatch.Cause{Message: routing.ImportLacks}
+	}
 	if f.external != nil {
 		out.External = f.external(p)
 	}

@@ -155,3 +155,25 @@ func TestTrafficComposesPools(t *testing.T) {
 		t.Error("a late answer brought a deleted pool back")
 	}
 }
+
+// TestScheduling: what a picker's configuration states holds for pools that state
+// nothing of their own.
+func TestScheduling(t *testing.T) {
+	c := service.Scheduling{Picker: routing.Picker{Scorers: []routing.Scorer{{Name: "kv", Weight: 1}}}, MaxConcurrency: 7, PrefillTokens: 9,
+		Saturation: service.Saturation{QueueDepth: 50, KVUsage: 0.5}, Queue: service.QueueBounds{MaxRequests: 3, MaxBytes: 4, MaxWait: time.Second}}
+	tr, err := NewTraffic(TrafficConfig{Scheduling: c, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	plain := tr.mu.compose(&routing.Pool{})
+	want := routing.Bounds{MaxQueue: 3, MaxQueueBytes: 4, MaxWait: time.Second, MaxConcurrency: 7, PrefillTokens: 9, Saturation: c.Saturation}
+	if plain.Bounds != want || len(plain.Picker.Scorers) != 1 || plain.Picker.Scorers[0] != c.Picker.Scorers[0] {
+		t.Errorf("%+v %+v", plain.Bounds, plain.Picker)
+	}
+	own := tr.mu.compose(&routing.Pool{Picker: routing.Picker{Preset: "llm-d"}, Bounds: routing.Bounds{MaxQueue: 1, MaxConcurrency: 2}})
+	want.MaxQueue, want.MaxConcurrency = 1, 2
+	if own.Bounds != want || own.Picker.Preset != "llm-d" || own.Picker.Scorers != nil {
+		t.Errorf("a pool with its own: %+v %+v", own.Bounds, own.Picker)
+	}
+}

@@ -101,8 +101,12 @@ func RunPicker(ctx context.Context, o PickerOptions) (err error) {
 			return fmt.Errorf("TLS certificate: %w", err)
 		}
 	}
+	scheduling, err := o.Scheduling(log)
+	if err != nil {
+		return err
+	}
 	p := &pickerPools{o: &o, all: map[fleet.ID]fleet.Object{}}
-	if p.traffic, err = front.NewTraffic(front.TrafficConfig{PublicOnly: true, Log: log}); err != nil {
+	if p.traffic, err = front.NewTraffic(front.TrafficConfig{PublicOnly: true, Scheduling: scheduling, Log: log}); err != nil {
 		return err
 	}
 	defer p.traffic.Close()

@@ -21,10 +21,13 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/extproc"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -36,6 +39,7 @@ type Options struct {
 	TLSCert, TLSKey         string
 	SessionHeader           string
 	AllowPaths              []string
+	ConfigFile              string
 	Log                     command.LogOptions
 }
 
@@ -49,7 +53,42 @@ func (o *Options) Flags(f *pflag.FlagSet, listen, health, metrics string) {
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM file of its key")
 	f.StringVar(&o.SessionHeader, "session-header", "", "header whose value keeps a client's requests on one endpoint")
 	f.StringArrayVar(&o.AllowPaths, "allow-path", nil, "further path to hand on to endpoints, of a server that has calls of its own; * at its end for all that begin so; repeatable")
+	f.StringVar(&o.ConfigFile, "config-file", "", "EndpointPickerConfig of llm-d or the Inference Extension, for pools that state no picker or queue of their own")
 	o.Log.Flags(f)
+}
+
+// Scheduling reads the file of --config-file, and logs the warnings of it.
+func (o *Options) Scheduling(log *slog.Logger) (out service.Scheduling, err error) {
+	if o.ConfigFile == "" {
+		return out, nil
+	}
+	files, err := manifestfile.Read([]string{o.ConfigFile}, os.Stdin)
+	if err != nil {
+		return out, fmt.Errorf("--config-file: %w", err)
+	}
+	found := 0
+	var problems []string
+	for _, f := range files {
+		read := dialect.Read(f.Name, []byte(f.Data))
+		for _, p := range read.Problems {
+			if p.Warning {
+				log.Warn("--config-file", "problem", p.String())
+			} else {
+				problems = append(problems, p.String())
+			}
+		}
+		found += len(read.Schedulings)
+		for _, s := range read.Schedulings {
+			out = *s.Scheduling
+		}
+	}
+	switch {
+	case len(problems) > 0:
+		return out, fmt.Errorf("--config-file: %s", strings.Join(problems, "\n"))
+	case found != 1:
+		return out, fmt.Errorf("--config-file: %s has %d documents of kind %s: want one", o.ConfigFile, found, dialect.KindScheduling)
+	}
+	return out, nil
 }
 
 // garbage is how much the heap may grow between two collections, in percent,
@@ -118,6 +157,9 @@ func New(cfg Config) (*Picker, error) {
 	}
 	if err := cfg.Traffic.Register(cfg.Metrics); err != nil {
 		return nil, err
+	}
+	if err := cfg.Metrics.Register(observe.NewPredictions("roundhouse_endpoint_picker_", cfg.Traffic.Dispatcher)); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	cfg.Server.Heard = cfg.Traffic.Heard
 	ready := cfg.Server.Ready

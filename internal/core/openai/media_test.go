@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"image"
 	"image/color"
@@ -179,20 +180,106 @@ func TestTextIsNoFile(t *testing.T) {
 	}
 }
 
-// FuzzMedia: whatever files say of themselves, nothing breaks, and no prompt
-// gets longer than it is.
+// FuzzMedia: whatever files say of themselves, nothing breaks, and what
+// stands for them is bounded.
 func FuzzMedia(f *testing.F) {
 	f.Add([]byte(`[{"data":"` + encoded(f, "jpeg", picture(40, 40, 1)) + `"}]`))
 	f.Add([]byte(`["data:image/png;base64,` + encoded(f, "png", picture(40, 40, 1)) + `"]`))
 	f.Add([]byte(`"data":"` + base64.StdEncoding.EncodeToString([]byte("RIFF....WEBPVP8X"+strings.Repeat("\xff", 600))) + `"`))
+	for _, head := range []string{"RIFF....WAVEfmt ", "fLaC", "OggS", "ID3\x04", "\xff\xfb\x90\x00"} {
+		f.Add([]byte(`"data":"` + base64.StdEncoding.EncodeToString([]byte(head+strings.Repeat("\x7f", 600))) + `","image_url":"http://a"`))
+	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		n, files := 0, 0
-		for i, part := range appendText(nil, value) {
+		n := 0
+		for _, part := range appendText(nil, value, new(maxPlaceholders)) {
 			n += len(part)
-			files += i % 2
 		}
-		if n > len(value)+files*bytesPerToken*maxMediaTokens {
+		if n > len(value)+maxPlaceholders {
 			t.Fatalf("%d bytes became %d", len(value), n)
 		}
 	})
+}
+
+// TestSoundCountsByLength: each format by what it states of its length, and by its
+// size where that cannot be so.
+func TestSoundCountsByLength(t *testing.T) {
+	le, be := binary.LittleEndian, binary.BigEndian
+	pad := func(b []byte, size int) []byte { return append(b, make([]byte, size-len(b))...) }
+	wav := func(data uint32) []byte {
+		b := append([]byte("RIFF\x00\x00\x00\x00WAVELIST\x04\x00\x00\x00abcdfmt \x10\x00\x00\x00\x01\x00\x01\x00"), 0x80, 0x3e, 0, 0) // 16 kHz
+		b = le.AppendUint32(b, 32_000)
+		return le.AppendUint32(append(b, "\x02\x00\x10\x00data"...), data)
+	}
+	flac := append([]byte("fLaC\x00\x00\x00\x22"), make([]byte, 10)...)
+	flac = be.AppendUint64(flac, 16_000<<44|1<<41|15<<36|16_000*8)
+	ogg := func(first string, samples uint64) []byte {
+		b := pad(append(pad([]byte("OggS"), 28), first...), 90_000)
+		return append(pad(le.AppendUint64(append(b, "OggS\x00\x04"...), samples), 90_000+27), 1)
+	}
+	mp3 := []byte{0xff, 0xfb, 0x90, 0x00} // MPEG 1, 128 kbit/s, 44.1 kHz
+	xing := append(append(append([]byte{}, mp3...), make([]byte, 32)...), "Xing\x00\x00\x00\x01"...)
+	xing = be.AppendUint32(xing, 383) // 10 s of 1,152 samples
+	for name, c := range map[string]struct {
+		file   []byte
+		tokens int
+	}{
+		"WAV":                      {pad(wav(320_000), 321_000), 250},
+		"WAV as it is written":     {pad(wav(0xffffffff), 320_060), 250},
+		"FLAC":                     {pad(flac, 50_000), 200},
+		"Opus":                     {ogg("OpusHead\x01\x01", 48_000*6), 150},
+		"Vorbis":                   {ogg("\x01vorbis\x00\x00\x00\x00\x01\x80\x3e\x00\x00", 16_000*4), 100},
+		"MP3":                      {pad(mp3, 160_000), 250},
+		"MP3 with notes":           {append([]byte("ID3\x04\x00\x00\x00\x00\x02\x00"+strings.Repeat("x", 256)), pad(mp3, 160_000)...), 250},
+		"MP3 of changing bitrates": {pad(xing, 100_000), 250},
+		"a claim of days":          {pad(append(append([]byte{}, flac[:18]...), 0x03, 0xe8, 0x02, 0xff, 0xff, 0xff, 0xff, 0xff), 40_000), 1000},
+		"no frame of layer 3":      {pad([]byte{0xff, 0xe1, 0x90}, 102_400), 100},
+	} {
+		got := mediaTokens([]byte(base64.StdEncoding.EncodeToString(c.file)))
+		if got < c.tokens-2 || got > c.tokens+2 {
+			t.Errorf("%s: %d tokens, want %d", name, got, c.tokens)
+		}
+	}
+}
+
+// TestRemotePictures: a picture that the server is to fetch counts as one of usual
+// size, other URLs as text.
+func TestRemotePictures(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://a.example/1.png"}}]}]}`:                                     1,
+		`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://a.example/1.png"},{"type":"input_image","image_url":"http://b"}]}]}`: 2,
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"https://a.example/1.png"}}]}]}`:                               1,
+		`{"model":"m","messages":[{"role":"assistant","content":"see","annotations":[{"type":"url_citation","url":"https://a.example"}]}]}`:                             0,
+		`{"model":"m","messages":[{"role":"user","content":"\"image_url\": \"https://a.example/1.png\""}]}`:                                                             0,
+	} {
+		if got := promptTokens(t, body); got < want*remoteTokens || got > want*remoteTokens+60 {
+			t.Errorf("%s: %d tokens, want %d and the text's", body, got, want*remoteTokens)
+		}
+	}
+	a, b := `{"model":"m","input":[{"image_url":"http://a"}]}`, `{"model":"m","input":[{"image_url":"http://b"}]}`
+	if text := func(body string) string {
+		req, err := Parse([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(bytes.Join(req.AppendPrompt(nil, []byte(body)), nil))
+	}; text(a) == text(b) {
+		t.Error("a prompt's text does not tell pictures apart")
+	}
+}
+
+// TestManyFiles: however many files a body names, what stands for them is bounded.
+func TestManyFiles(t *testing.T) {
+	head := base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x0f\x00\x00\x00\x0f\x00\x00"), make([]byte, 400)...))
+	body := `{"model":"m","input":[` + strings.Repeat(`{"image_url":"http://a"},{"data":"`+head+`"},`, 2000) + `{}]}`
+	req, err := Parse([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, part := range req.AppendPrompt(nil, []byte(body)) {
+		n += len(part)
+	}
+	if n > len(body)+maxPlaceholders+64<<10 || n < maxPlaceholders {
+		t.Errorf("a body of %d bytes has a prompt of %d", len(body), n)
+	}
 }

@@ -86,14 +86,15 @@ func (r *Request) Span(m Member) Span { return r.spans[m] }
 
 // AppendPrompt appends the raw bytes of the members that make up the prompt of
 // body, which r was parsed from, in the order servers render them. They alias
-// body, but for files in base64, pictures above all: each is represented by as
-// many bytes as text of as many tokens has. Two requests that share a prefix of
+// body, but for files, pictures above all: each is represented by as many bytes as
+// text of as many tokens has. Two requests that share a prefix of
 // these bytes share a prefix of the prompt, and their length tells what it
 // costs.
 func (r *Request) AppendPrompt(dst [][]byte, body []byte) [][]byte {
+	left := maxPlaceholders
 	for _, p := range r.spans {
 		if !p.Empty() {
-			dst = appendText(dst, p.Of(body))
+			dst = appendText(dst, p.Of(body), &left)
 		}
 	}
 	return dst

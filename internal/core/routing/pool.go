@@ -28,6 +28,8 @@ type Pool struct {
 	Health   HealthCheck      `json:"healthCheck,omitzero"`
 	Picker   Picker           `json:"picker,omitzero"`
 	Bounds   Bounds           `json:"bounds,omitzero"`
+	// Import: it stands for a pool of other clusters, an InferencePoolImport.
+	Import bool `json:"import,omitempty"`
 	// Extension is the endpoint picker that an InferencePool names.
 	Extension Extension `json:"extension,omitzero"`
 }
@@ -72,46 +74,33 @@ type HealthCheck struct {
 	Disabled         bool          `json:"disabled,omitempty"`
 }
 
-// Picker is how an endpoint is chosen.
-type Picker struct {
-	Preset string `json:"preset,omitempty"` // "" means the default
-	// Filters and Scorers take the place of the preset's; none keeps them.
-	Filters []Filter `json:"filters,omitempty"`
-	Scorers []Scorer `json:"scorers,omitempty"`
-	// Choice, Balance, Fresh and Stale replace the preset's; zero keeps them.
-	Choice  string        `json:"choice,omitempty"`
-	Balance float64       `json:"balance,omitempty"`
-	Fresh   time.Duration `json:"fresh,omitempty"`
-	Stale   time.Duration `json:"stale,omitempty"`
-}
-
-// Filter is one step of a picker.
-type Filter struct {
-	Name        string   `json:"name"`
-	Waiting     int      `json:"waiting,omitempty"`
-	KV          float64  `json:"kv,omitempty"`
-	Probability float64  `json:"probability,omitempty"`
-	Then        []Filter `json:"then,omitempty"` // with what it keeps
-	Else        []Filter `json:"else,omitempty"` // where it keeps nothing
-}
-
-// Scorer is one part of a picker's rating.
-type Scorer struct {
-	Name   string  `json:"name"`
-	Weight float64 `json:"weight"`
-	Scale  float64 `json:"scale,omitempty"` // 0 is the scorer's own
-}
+// How an endpoint is chosen, which services state too.
+type (
+	Picker = service.Picker
+	Filter = service.Filter
+	Scorer = service.Scorer
+)
 
 // Bounds replace those that hold for every pool; 0 keeps them.
 type Bounds struct {
 	MaxQueue      int           `json:"maxQueue,omitempty"`
 	MaxQueueBytes int64         `json:"maxQueueBytes,omitempty"`
 	MaxWait       time.Duration `json:"maxWait,omitempty"`
+	// Fairness is what the fairness ids of a priority share; "" is requests.
+	Fairness service.Fairness `json:"fairness,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint.
 	MaxConcurrency int `json:"maxConcurrency,omitempty"`
 	// AnswerTimeout is how long an endpoint may take to begin an answer.
 	AnswerTimeout time.Duration `json:"answerTimeout,omitempty"`
+	// Saturation is from when on an endpoint has no capacity.
+	Saturation service.Saturation `json:"saturation,omitzero"`
+	// PrefillTokens is how many tokens of a prompt must be new to an endpoint that
+	// answers, for another to compute the prompt.
+	PrefillTokens int64 `json:"prefillTokens,omitempty"`
 }
+
+// ImportLacks is what an InferencePoolImport without addresses lacks.
+const ImportLacks = "the kind has no address to connect to: state those of the exporting clusters' gateways in the annotation roundhouse.dev/addresses, as host:port"
 
 // RoutingKind is KindPool.
 func (*Pool) RoutingKind() Kind { return KindPool }

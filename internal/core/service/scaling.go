@@ -121,7 +121,21 @@ type QueueBounds struct {
 	MaxRequests int           `json:"maxRequests,omitempty"`
 	MaxBytes    int64         `json:"maxBytes,omitempty"`
 	MaxWait     time.Duration `json:"maxWait,omitempty"`
+	// Fairness is what the fairness ids of a priority share; "" is requests.
+	Fairness Fairness `json:"fairness,omitempty"`
 }
+
+// Fairness is what callers share equally while requests wait.
+type Fairness string
+
+// The values of Fairness.
+const (
+	FairRequests Fairness = "requests"
+	FairTokens   Fairness = "tokens"
+)
+
+// Fairnesses lists them.
+var Fairnesses = []Fairness{FairRequests, FairTokens}
 
 // Prewarm is whether a replica is started ahead of requests.
 type Prewarm string

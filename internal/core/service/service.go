@@ -167,6 +167,8 @@ type Service struct {
 	Components Components `json:"components,omitzero"`
 	// Access is how requests reach it, besides by its name and its host.
 	Access Access `json:"access,omitzero"`
+	// Scheduling is how requests find a replica; nil leaves it to the gateway.
+	Scheduling *Scheduling `json:"scheduling,omitempty"`
 	// Bases name the Bases that its manifest is laid over, each over the one before.
 	Bases []string `json:"bases,omitempty"`
 }

@@ -27,7 +27,8 @@
 //
 // Capacity goes to the highest priority that waits. Within one priority the
 // fairness ids take turns, and the requests of one id go in the order they
-// came. A lower priority is passed over at most Config.MaxPassed times in a
+// came. Where Config.ByTokens asks for it, the ids share tokens, not turns: next is who
+// was served the fewest. A lower priority is passed over at most Config.MaxPassed times in a
 // row; then its oldest request goes, so that it always moves, if slowly.
 //
 // The order of bands, turns and arrival is that of the flow control of the
@@ -52,6 +53,8 @@ type Config struct {
 	// MaxFlows is how many fairness ids are told apart at a time; those beyond
 	// share one turn.
 	MaxFlows int
+	// ByTokens has the fairness ids of a priority share by tokens, not by requests.
+	ByTokens bool
 	// MaxPassed is how often in a row a priority that waits is passed over by
 	// higher ones; 0 for any number.
 	MaxPassed int

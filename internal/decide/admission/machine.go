@@ -3,7 +3,6 @@ package admission
 import (
 	"container/heap"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -16,12 +15,18 @@ type Waiter struct {
 	Fairness string
 	Bytes    int64     // >= 0; what it holds in memory while it waits
 	Deadline time.Time // of waiting; zero for none
-	Owner    any       // the caller's own
+	// Tokens is what the request will cost, estimated: its prompt's and its answer's.
+	// It counts where fairness ids share by tokens.
+	Tokens int64
+	Owner  any // the caller's own
 
 	seq        uint64 // of its arrival
 	flow       *flow  // nil while it does not wait
 	prev, next *Waiter
 	at         int // its index in Machine.due, if it has a deadline
+
+	account *account // that it was charged to; nil for none
+	charged int64
 }
 
 // Waiting reports whether the request is in a queue.
@@ -60,6 +65,7 @@ type Machine struct {
 	passed  int
 	counts  Counts
 	evicted []*Waiter
+	ledger  ledger
 }
 
 // New is a Machine without requests. The Config must be valid.
@@ -67,7 +73,12 @@ func New(c Config) *Machine { return &Machine{config: c} }
 
 // Configure replaces the bounds; who waits already goes on waiting. The Config
 // must be valid.
-func (m *Machine) Configure(c Config) { m.config = c }
+func (m *Machine) Configure(c Config) {
+	m.config = c
+	if c.ByTokens {
+		m.countTokens()
+	}
+}
 
 // Config is what the machine decides by. Not to be changed.
 func (m *Machine) Config() *Config { return &m.config }
@@ -137,6 +148,7 @@ func (m *Machine) Arrive(w *Waiter, s State, now time.Time) Verdict {
 	case Admit:
 		m.counts.Admitted++
 		m.went(w.Priority)
+		m.began(w)
 	case Shed:
 		m.counts.Shed++
 	case Queue:
@@ -150,6 +162,7 @@ func (m *Machine) Arrive(w *Waiter, s State, now time.Time) Verdict {
 // others of its priority, whatever the bounds.
 func (m *Machine) Return(w *Waiter) {
 	m.counts.Returned++
+	m.Settle(w, 0)
 	m.put(w, true)
 }
 
@@ -202,6 +215,7 @@ func (m *Machine) Next(able func(*Waiter) bool, try func(*Waiter) Trial) *Waiter
 func (m *Machine) admit(w *Waiter) {
 	m.counts.Admitted++
 	m.went(w.Priority)
+	m.began(w)
 	m.take(w, true)
 }
 
@@ -336,141 +350,3 @@ func (d *deadlines) Pop() any {
 }
 
 var _ heap.Interface = (*deadlines)(nil)
-
-// maxFairness is how much of a fairness id is looked at, in bytes.
-const maxFairness = 128
-
-// band is what waits of one priority.
-type band struct {
-	priority int32
-	flows    []*flow // whose turn it is first
-	byID     map[string]*flow
-	queued   int
-	bytes    int64
-}
-
-// flow is what waits of one fairness id, oldest first.
-type flow struct {
-	band        *band
-	id          string
-	first, last *Waiter
-}
-
-// newest is, of the last of every flow, the one that came last.
-func (b *band) newest() *Waiter {
-	out := b.flows[0].last
-	for _, f := range b.flows[1:] {
-		if f.last.seq > out.seq {
-			out = f.last
-		}
-	}
-	return out
-}
-
-// put makes w wait, before all others of its priority if first.
-func (m *Machine) put(w *Waiter, first bool) {
-	b := m.band(w.Priority)
-	f := m.flow(b, w.Fairness)
-	w.flow = f
-	switch {
-	case f.first == nil:
-		f.first, f.last = w, w
-	case first:
-		w.next, f.first.prev, f.first = f.first, w, w
-	default:
-		w.prev, f.last.next, f.last = f.last, w, w
-	}
-	if first {
-		i := slices.Index(b.flows, f)
-		copy(b.flows[1:], b.flows[:i])
-		b.flows[0] = f
-	}
-	b.queued++
-	b.bytes += w.Bytes
-	m.queued++
-	m.bytes += w.Bytes
-	if !w.Deadline.IsZero() {
-		heap.Push(&m.due, w)
-	}
-}
-
-// take takes w out. Its flow's turn is over if turn.
-func (m *Machine) take(w *Waiter, turn bool) {
-	f := w.flow
-	b := f.band
-	if w.prev == nil {
-		f.first = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		f.last = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.flow, w.prev, w.next = nil, nil, nil
-	b.queued--
-	b.bytes -= w.Bytes
-	m.queued--
-	m.bytes -= w.Bytes
-	if !w.Deadline.IsZero() {
-		heap.Remove(&m.due, w.at)
-	}
-	if f.first != nil && !turn {
-		return
-	}
-	i := slices.Index(b.flows, f)
-	b.flows = slices.Delete(b.flows, i, i+1)
-	if f.first != nil {
-		b.flows = append(b.flows, f)
-		return
-	}
-	delete(b.byID, f.id)
-	m.flows--
-	if len(b.flows) == 0 {
-		i := slices.Index(m.bands, b)
-		m.bands = slices.Delete(m.bands, i, i+1)
-	}
-}
-
-// band finds or makes the band of a priority.
-func (m *Machine) band(priority int32) *band {
-	i, ok := slices.BinarySearchFunc(m.bands, priority, func(b *band, p int32) int {
-		switch {
-		case b.priority > p:
-			return -1
-		case b.priority < p:
-			return 1
-		}
-		return 0
-	})
-	if !ok {
-		m.bands = slices.Insert(m.bands, i, &band{priority: priority, byID: map[string]*flow{}})
-	}
-	return m.bands[i]
-}
-
-// shared is the flow of the ids that are too many to be told apart; no header
-// holds its name.
-const shared = "\n"
-
-// flow finds or makes the flow of a fairness id.
-func (m *Machine) flow(b *band, id string) *flow {
-	if len(id) > maxFairness {
-		id = strings.Clone(id[:maxFairness])
-	}
-	if f := b.byID[id]; f != nil {
-		return f
-	}
-	if m.flows >= m.config.MaxFlows {
-		id = shared
-		if f := b.byID[id]; f != nil {
-			return f
-		}
-	}
-	f := &flow{band: b, id: id}
-	b.byID[id] = f
-	b.flows = append(b.flows, f)
-	m.flows++
-	return f
-}

@@ -21,6 +21,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/ome"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/own"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/pickerconfig"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/seldon"
 )
 
@@ -53,6 +54,8 @@ const (
 	KindRouting = manifest.KindRouting
 	KindReserve = manifest.KindReserve
 
+	KindScheduling = manifest.KindScheduling
+
 	AnyPlatform = manifest.AnyPlatform
 	Process     = manifest.Process
 	Kubernetes  = manifest.Kubernetes
@@ -65,6 +68,8 @@ type Result struct {
 	Objects []Object
 	// Problems are in the file's order, errors and warnings.
 	Problems []Problem
+	// Schedulings are the configurations of endpoint pickers, which are no objects.
+	Schedulings []Object
 }
 
 // Applied is r of a manifest that is applied already: what only keeps one from
@@ -118,7 +123,7 @@ func sortProblems(ps []Problem) {
 }
 
 // schemas are those of all dialects.
-var schemas = slices.Concat(own.Schemas, kserve.Schemas, llmisvc.Schemas, ome.Schemas, seldon.Schemas, gateway.Schemas)
+var schemas = slices.Concat(own.Schemas, kserve.Schemas, llmisvc.Schemas, ome.Schemas, seldon.Schemas, gateway.Schemas, pickerconfig.Schemas)
 
 // notes are those of all dialects.
 var notes = func() manifest.Notes {

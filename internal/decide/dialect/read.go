@@ -155,6 +155,10 @@ func (f *reader) document(p piece) {
 	r.Note(notes)
 	o := Object{Origin: origin, Original: bytes.TrimRight(p.data, " \t\r\n")}
 	k.Read(r, into.Interface(), &o)
+	if o.Kind == KindScheduling {
+		f.scheduling(r, o)
+		return
+	}
 	r.CheckAnnotations(o.Kind)
 	if first, twice := f.seen[identity(o)]; twice {
 		r.Errorf("metadata.name", "%s %s is already defined on line %d", strings.ToLower(o.HubKind()), o.Key.Name, first)
@@ -167,6 +171,17 @@ func (f *reader) document(p piece) {
 	}
 	if !r.Failed() {
 		f.result.Objects = append(f.result.Objects, o)
+	}
+}
+
+// scheduling keeps an endpoint picker's configuration.
+func (f *reader) scheduling(r *manifest.Reader, o Object) {
+	for _, p := range r.Problems() {
+		p.File = f.file
+		f.add(p)
+	}
+	if !r.Failed() && o.Scheduling != nil {
+		f.result.Schedulings = append(f.result.Schedulings, o)
 	}
 }
 

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,35 @@ func TestRoutingStatus(t *testing.T) {
 		}
 	}
 	golden(t, "testdata/status.routing.golden.json", got)
+}
+
+// TestImport: a pool of other clusters has the addresses of its annotation; without one
+// a warning says what it lacks. Its status is that of its controllers.
+func TestImport(t *testing.T) {
+	const head = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: InferencePoolImport\nmetadata:\n  name: p\n"
+	read := Read("f.yaml", []byte(head+"  annotations: {roundhouse.dev/addresses: \"east.example:80, 10.0.0.7:8000,east.example:80\"}\nstatus: {controllers: [{name: x.example/y, exportingClusters: [{name: east}]}]}\n"))
+	if len(read.Objects) != 1 || len(read.Errors(Process))+len(read.Warnings(Process)) > 0 || len(read.Warnings(Kubernetes)) != 1 {
+		t.Fatal(read.Problems)
+	}
+	p := read.Objects[0].Routing.(*routing.Pool)
+	if !p.Import || !slices.Equal(p.Addresses, []string{"east.example:80", "10.0.0.7:8000"}) || !p.Health.Disabled {
+		t.Errorf("%+v", p)
+	}
+	for annotation, want := range map[string]string{
+		"": "f.yaml:3: warning: metadata.annotations: requests to it are refused: " + routing.ImportLacks,
+		"  annotations: {roundhouse.dev/addresses: \"http://east.example\"}\n": "f.yaml:5: metadata.annotations[roundhouse.dev/addresses]: \"http://east.example\" is a URL: write host:port",
+	} {
+		if read := Read("f.yaml", []byte(head+annotation)); !slices.ContainsFunc(read.Problems, func(p Problem) bool { return p.String() == want }) {
+			t.Errorf("%v, want %q", read.Problems, want)
+		}
+	}
+	st := routing.Status{Conditions: []service.Condition{
+		{Type: routing.ConditionReady, Status: "False", Reason: routing.ReasonNoEndpoints, Message: routing.ImportLacks},
+		{Type: routing.ConditionAccepted, Status: "False", Reason: routing.ReasonNoEndpoints, Message: routing.ImportLacks}}}
+	text, err := RenderRouting(read.Objects[0], st)
+	if err != nil || !strings.Contains(string(text), "controllers:") || !strings.Contains(string(text), "name: roundhouse.dev/gateway") || !strings.Contains(string(text), "has no address to connect to") {
+		t.Errorf("%v\n%s", err, text)
+	}
 }
 
 // TestPriorities: criticality is a priority, in both dialects that have it.

@@ -29,6 +29,11 @@ const (
 // fit is a weighted least-squares fit with coefficients that are not negative.
 type fit struct {
 	evidence
+	solution
+}
+
+// solution is what a fit predicts by.
+type solution struct {
 	coefficients  [terms]float64
 	p10, p50, p90 float64 // of the ratios
 }
@@ -43,9 +48,9 @@ type evidence struct {
 }
 
 // value is the fitted value for terms.
-func (f *fit) value(x *[terms]float64) float64 {
+func (s *solution) value(x *[terms]float64) float64 {
 	sum := 0.0
-	for i, c := range &f.coefficients {
+	for i, c := range &s.coefficients {
 		sum += c * x[i]
 	}
 	return max(sum, least)

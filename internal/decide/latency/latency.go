@@ -13,7 +13,9 @@
 // do not explain.
 //
 // A Book costs the same however much it has learned. It has no clock, allocates
-// nothing once it knows its endpoints, and takes no locks.
+// nothing once it knows its endpoints, and takes no locks. Learning costs some
+// microseconds, predicting a tenth of one, and far more is predicted than learned:
+// so a Model has what a Book found last, and whoever predicts waits for no learning.
 package latency
 
 import (
@@ -128,7 +130,7 @@ const known = 16
 // which only endpoints without answers go by.
 const poolEvery = 16
 
-// Book is what is known of a pool's endpoints, which go by their slots' numbers.
+// Book is what is known of a pool's endpoints, which go by their places.
 type Book struct {
 	first, each        quantity
 	accurate, steadily Accuracy
@@ -137,68 +139,59 @@ type Book struct {
 // quantity is one that is learned: of the pool as a whole, and of each endpoint.
 type quantity struct {
 	pool    fit
-	slots   []*fit // by slot; nil for one that has answered nothing
+	slots   []*endpoint // by slot; nil for one that has answered nothing
 	learned uint64
 }
 
-// Predict returns what a request would take at the endpoint of a slot; false while
-// too few answers are known.
-func (b *Book) Predict(slot int, w *Work) (p Prediction, ok bool) {
-	x := w.vector()
-	if p.First, ok = b.first.predict(slot, &x); !ok {
-		return Prediction{}, false
-	}
-	p.Each, _ = b.each.predict(slot, &x)
-	return p, true
+// endpoint is what one endpoint's answers have taught.
+type endpoint struct {
+	fit
+	tenure uint64
 }
 
 // First learns that the first token of an answer came after some seconds. predicted is
 // what Predict had said when the request was sent, zero for nothing.
-func (b *Book) First(slot int, w *Work, predicted Quantiles, seconds float64) {
-	learn(&b.first, &b.accurate, slot, w, predicted, seconds)
+func (b *Book) First(at Place, w *Work, predicted Quantiles, seconds float64) Lesson {
+	return learn(&b.first, &b.accurate, at, w, predicted, seconds)
 }
 
 // Each learns the mean seconds of an answer's further tokens.
-func (b *Book) Each(slot int, w *Work, predicted Quantiles, seconds float64) {
-	learn(&b.each, &b.steadily, slot, w, predicted, seconds)
+func (b *Book) Each(at Place, w *Work, predicted Quantiles, seconds float64) Lesson {
+	l := learn(&b.each, &b.steadily, at, w, predicted, seconds)
+	l.each = true
+	return l
 }
 
 // Accuracy is how well predictions of the first token, and of each further one,
 // have held.
 func (b *Book) Accuracy() (first, each Accuracy) { return b.accurate, b.steadily }
 
-// Forget forgets an endpoint, whose slot another may take.
-func (b *Book) Forget(slot int) {
-	for _, q := range []*quantity{&b.first, &b.each} {
-		if slot < len(q.slots) {
-			q.slots[slot] = nil
-		}
-	}
-}
-
 // longest is the longest time that is learned from, in seconds: what takes longer
 // was held up by something else.
 const longest = 3600
 
-func learn(q *quantity, a *Accuracy, slot int, w *Work, predicted Quantiles, seconds float64) {
-	if !(seconds > 0) || seconds > longest || slot < 0 {
-		return
+func learn(q *quantity, a *Accuracy, at Place, w *Work, predicted Quantiles, seconds float64) Lesson {
+	if !(seconds > 0) || seconds > longest || at.Slot < 0 {
+		return Lesson{}
+	}
+	for len(q.slots) <= at.Slot {
+		q.slots = append(q.slots, nil)
+	}
+	f := q.slots[at.Slot]
+	switch {
+	case f == nil || f.tenure < at.Tenure:
+		f = &endpoint{tenure: at.Tenure, fit: fit{solution: q.pool.solution}}
+		q.slots[at.Slot] = f
+	case f.tenure > at.Tenure: // the answer of an endpoint that another has followed
+		return Lesson{}
 	}
 	if predicted.P50 > 0 {
 		a.add(predicted, seconds)
 	}
 	x := w.vector()
-	for len(q.slots) <= slot {
-		q.slots = append(q.slots, nil)
-	}
-	f := q.slots[slot]
-	if f == nil {
-		f = &fit{coefficients: q.pool.coefficients}
-		q.slots[slot] = f
-	}
 	ratio := 0.0
-	if center, ok := q.center(slot, &x); ok {
-		ratio = seconds / center
+	if q.pool.answers >= known {
+		ratio = seconds / f.value(&x)
 	}
 	q.pool.learn(&x, seconds, ratio, poolKeep)
 	if q.learned++; q.learned <= 4*known || q.learned%poolEvery == 0 {
@@ -206,29 +199,5 @@ func learn(q *quantity, a *Accuracy, slot int, w *Work, predicted Quantiles, sec
 	}
 	f.learn(&x, seconds, ratio, slotKeep)
 	f.solve(&q.pool)
-}
-
-// fit is the fit of a slot: the pool's where it has answered nothing.
-func (q *quantity) fit(slot int) *fit {
-	if slot < len(q.slots) && q.slots[slot] != nil {
-		return q.slots[slot]
-	}
-	return &q.pool
-}
-
-// center is the fitted value, without what past answers were off by.
-func (q *quantity) center(slot int, x *[terms]float64) (float64, bool) {
-	if q.pool.answers < known {
-		return 0, false
-	}
-	return q.fit(slot).value(x), true
-}
-
-func (q *quantity) predict(slot int, x *[terms]float64) (out Quantiles, ok bool) {
-	center, ok := q.center(slot, x)
-	if !ok {
-		return Quantiles{}, false
-	}
-	f := q.fit(slot)
-	return Quantiles{P10: center * f.p10, P50: center * f.p50, P90: center * f.p90}, true
+	return Lesson{at: at, number: q.learned, known: q.pool.answers >= known, pool: q.pool.solution, own: f.solution}
 }

@@ -38,13 +38,29 @@ func someWork(r *rand.Rand) *Work {
 // noise multiplies by a number whose median is 1.
 func noise(r *rand.Rand, sigma float64) float64 { return math.Exp(sigma * r.NormFloat64()) }
 
+// pupil is a Book, and a Model that takes over what it finds at once.
+type pupil struct {
+	Book
+	Model
+}
+
+func (p *pupil) first(slot int, w *Work, predicted Quantiles, seconds float64) {
+	l := p.Book.First(p.Place(slot), w, predicted, seconds)
+	p.Take(&l)
+}
+
+func (p *pupil) each(slot int, w *Work, predicted Quantiles, seconds float64) {
+	l := p.Book.Each(p.Place(slot), w, predicted, seconds)
+	p.Take(&l)
+}
+
 // teach has the engines answer n requests.
-func teach(b *Book, r *rand.Rand, engines []engine, n int, sigma float64) {
+func teach(b *pupil, r *rand.Rand, engines []engine, n int, sigma float64) {
 	for range n {
 		slot, w := r.IntN(len(engines)), someWork(r)
 		p, _ := b.Predict(slot, w)
-		b.First(slot, w, p.First, engines[slot].takes(engines[slot].first, w)*noise(r, sigma))
-		b.Each(slot, w, p.Each, engines[slot].takes(engines[slot].each, w)*noise(r, sigma))
+		b.first(slot, w, p.First, engines[slot].takes(engines[slot].first, w)*noise(r, sigma))
+		b.each(slot, w, p.Each, engines[slot].takes(engines[slot].each, w)*noise(r, sigma))
 	}
 }
 
@@ -52,7 +68,7 @@ func teach(b *Book, r *rand.Rand, engines []engine, n int, sigma float64) {
 // endpoint's by its own speed, and the quantiles hold.
 func TestLearns(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	b := &Book{}
+	b := &pupil{}
 	engines := []engine{fast, slow, fast}
 	teach(b, r, engines, 1500, 0.2)
 	for range 200 {
@@ -82,7 +98,7 @@ func TestLearns(t *testing.T) {
 // is predicted before the pool has answered enough.
 func TestBorrows(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	b := &Book{}
+	b := &pupil{}
 	w := someWork(r)
 	if _, ok := b.Predict(0, w); ok {
 		t.Error("predicts without an answer")
@@ -103,11 +119,41 @@ func TestBorrows(t *testing.T) {
 	}
 }
 
+// TestLateLessons: what was learned of an endpoint before it was forgotten is left
+// out, and an older lesson does not replace a newer one.
+func TestLateLessons(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 5))
+	b := &pupil{}
+	teach(b, r, []engine{fast, fast}, 200, 0)
+	w := &Work{Uncached: 4000}
+	was := b.Place(0)
+	older := b.Book.First(was, w, Quantiles{}, 30)
+	for range 50 {
+		b.first(0, w, Quantiles{}, 60)
+	}
+	newer, _ := b.Predict(0, w)
+	b.Take(&older)
+	if p, _ := b.Predict(0, w); p != newer {
+		t.Errorf("an older lesson changes %+v to %+v", newer, p)
+	}
+	late := b.Book.First(was, w, Quantiles{}, 60)
+	b.Forget(0)
+	fresh, _ := b.Predict(0, w)
+	b.Take(&late)
+	if p, _ := b.Predict(0, w); p != fresh {
+		t.Errorf("a lesson of an endpoint that is gone changes %+v to %+v", fresh, p)
+	}
+	b.first(0, w, Quantiles{}, 1)
+	if l := b.Book.First(was, w, Quantiles{}, 60); l != (Lesson{}) {
+		t.Error("learns of an endpoint that another has followed")
+	}
+}
+
 // TestFollows: an engine that becomes three times as slow is found so within a
 // hundred answers.
 func TestFollows(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	b := &Book{}
+	b := &pupil{}
 	teach(b, r, []engine{fast, fast}, 800, 0.1)
 	teach(b, r, []engine{slow, fast}, 400, 0.1)
 	w := &Work{Uncached: 4000, Running: 8}
@@ -121,11 +167,11 @@ func TestFollows(t *testing.T) {
 func TestMoreWorkNeverTakesLess(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 50 {
-		b := &Book{}
+		b := &pupil{}
 		for range 100 { // answers that have nothing to do with the work
 			slot := r.IntN(2)
-			b.First(slot, someWork(r), Quantiles{}, r.ExpFloat64())
-			b.Each(slot, someWork(r), Quantiles{}, r.ExpFloat64()/100)
+			b.first(slot, someWork(r), Quantiles{}, r.ExpFloat64())
+			b.each(slot, someWork(r), Quantiles{}, r.ExpFloat64()/100)
 		}
 		w := someWork(r)
 		more := *w
@@ -144,14 +190,14 @@ func TestMoreWorkNeverTakesLess(t *testing.T) {
 // TestHostileFigures: what engines and clocks say cannot spoil a book.
 func TestHostileFigures(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 1))
-	b := &Book{}
+	b := &pupil{}
 	teach(b, r, []engine{fast}, 100, 0.1)
 	bad := []float64{0, -1, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, longest, 1e-300}
 	for _, v := range bad {
 		w := &Work{Uncached: math.MinInt64, Cached: math.MaxInt64, Ahead: -1, Waiting: v, Running: v, KV: v}
-		b.First(0, w, Quantiles{P50: v, P90: v}, v)
-		b.Each(1, w, Quantiles{P50: v, P90: v}, v)
-		b.First(-1, w, Quantiles{}, 1)
+		b.first(0, w, Quantiles{P50: v, P90: v}, v)
+		b.each(1, w, Quantiles{P50: v, P90: v}, v)
+		b.Book.First(Place{Slot: -1}, w, Quantiles{}, 1)
 		p, ok := b.Predict(0, w)
 		for _, s := range []float64{p.First.P50, p.First.P90, p.Each.P50, p.Each.P90} {
 			if !ok || math.IsNaN(s) || math.IsInf(s, 0) || s < 0 {
@@ -296,14 +342,14 @@ func TestQuantilesAreTheNaiveOnes(t *testing.T) {
 
 func BenchmarkBook(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
-	book := &Book{}
+	book := &pupil{}
 	teach(book, r, []engine{fast, slow}, 200, 0.2)
 	w := someWork(r)
 	b.Run("learn", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			p, _ := book.Predict(0, w)
-			book.First(0, w, p.First, 0.3)
+			book.first(0, w, p.First, 0.3)
 		}
 	})
 	b.Run("predict", func(b *testing.B) {

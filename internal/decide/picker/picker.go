@@ -97,7 +97,7 @@ type Input struct {
 	// Latency is what is known of how long the endpoints take, by slot; nil when
 	// nobody keeps it. Target is how long the request may take: endpoints that are
 	// predicted to miss it are chosen only where all are.
-	Latency *latency.Book
+	Latency *latency.Model
 	Target  latency.Target
 
 	// Turn is counted up by the owner with every pick; round-robin goes by it.

@@ -108,7 +108,10 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 		ready = condition(routing.ConditionReady, "True", routing.ReasonDegraded, message+"; "+bad.Message)
 	}
 	accepted := condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ready.Message)
-	if len(out.Parents) == 0 {
+	switch {
+	case p.Import && len(p.Addresses) == 0:
+		accepted = condition(routing.ConditionAccepted, "False", routing.ReasonNoEndpoints, ready.Message)
+	case len(out.Parents) == 0:
 		accepted = condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, "no HTTPRoute refers to it; requests reach it by its host and by its models' names")
 	}
 	out.Conditions = []service.Condition{ready, accepted, condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")}
@@ -118,6 +121,9 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 // noMembers names the labels that the pool selects by, and a service whose label
 // is similar.
 func (s *statuses) noMembers(p *routing.Pool) string {
+	if p.Import {
+		return routing.ImportLacks
+	}
 	var labels []string
 	for _, k := range slices.Sorted(maps.Keys(p.Selector)) {
 		labels = append(labels, k+"="+p.Selector[k])

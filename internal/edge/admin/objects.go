@@ -27,7 +27,13 @@ func (e *ManifestError) Error() string { return strings.Join(e.Problems, "\n") }
 // source is the watched file or folder they came from, "" for none. The error is a
 // *ManifestError.
 func Objects(files []File, source string) (objects []fleet.Object, warnings []string, err error) {
-	return ObjectsOn(dialect.Process, files, source)
+	objects, warnings, err = ObjectsOn(dialect.Process, files, source)
+	for _, f := range files {
+		for _, c := range dialect.Read(f.Name, []byte(f.Data)).Schedulings {
+			warnings = append(warnings, fmt.Sprintf("%s:%d: warning: %s has no effect here: give its file to endpoint-picker --config-file", c.Origin.File, c.Origin.Line, c.Kind))
+		}
+	}
+	return objects, warnings, err
 }
 
 // ObjectsOn is Objects for another platform than processes.

@@ -18,7 +18,10 @@ type whole struct {
 	body   []byte
 	budget *ingress.Budget
 	limit  int64
-	err    error // why it is not whole
+	client string // whose share of the budget the answer takes, and the request; "" for nobody's
+	shared int64  // of the body, counted as client's
+	tokens int64  // what the request cost
+	err    error  // why it is not whole
 }
 
 // Header implements http.ResponseWriter.
@@ -43,7 +46,13 @@ func (w *whole) Write(b []byte) (int, error) {
 		w.err = fmt.Errorf("the answer is longer than %d bytes", w.limit)
 	case !w.budget.Take(int64(len(b))):
 		w.err = errNoMemory
+	case w.client != "" && !w.budget.Share(w.client, int64(len(b))):
+		w.budget.Give(int64(len(b)))
+		w.err = errNoShare
 	default:
+		if w.client != "" {
+			w.shared += int64(len(b))
+		}
 		w.body = append(w.body, b...)
 		return len(b), nil
 	}
@@ -53,14 +62,20 @@ func (w *whole) Write(b []byte) (int, error) {
 // release gives back the memory of the answer.
 func (w *whole) release() {
 	w.budget.Give(int64(len(w.body)))
-	w.body = nil
+	w.budget.Unshare(w.client, w.shared)
+	w.body, w.shared = nil, 0
+}
+
+// whole is an answer that begins, for a client; "" for nobody's.
+func (g *Gateway) whole(client string) *whole {
+	return &whole{header: http.Header{}, budget: &g.buffered, limit: g.cfg.MaxBodyBytes, client: client}
 }
 
 // ask answers a request of the gateway's own as if it had come from a client that may
-// ask for everything. to is where it goes; zero has its host and model decide. The
-// caller releases the answer.
-func (g *Gateway) ask(r *http.Request, to routing.Ref) (w *whole) {
-	w = &whole{header: http.Header{}, budget: &g.buffered, limit: g.cfg.MaxBodyBytes}
+// ask for everything. to is where it goes; zero has its host and model decide. What is
+// held of it counts as client's. The caller releases the answer.
+func (g *Gateway) ask(r *http.Request, to routing.Ref, client string) (w *whole) {
+	w = g.whole(client)
 	defer func() {
 		if e := recover(); e != nil {
 			if err, ok := e.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {

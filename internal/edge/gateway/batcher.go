@@ -171,7 +171,7 @@ func (g *Gateway) askBatch(in *gathering, lists [][]json.RawMessage, counts []in
 		return failed(err)
 	}
 	r.Header.Set("Content-Type", surface.TypeJSON)
-	w := g.ask(r, in.key.to)
+	w := g.ask(r, in.key.to, "")
 	defer w.release()
 	switch {
 	case w.err != nil:

@@ -11,7 +11,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
-	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
 // Why a body is not read into memory.
@@ -19,7 +18,7 @@ var (
 	// errNoMemory: the bodies in memory reach MaxBufferedBytes.
 	errNoMemory = errors.New("the gateway's buffer for request bodies is full: send the request again later")
 	// errNoShare: those of one client reach its share.
-	errNoShare = errors.New("the bodies of this client's requests fill its share of the gateway's buffer: send fewer at a time")
+	errNoShare = errors.New("the bodies of this client's requests, and answers that graphs hold for it, fill its share of the gateway's buffer: send fewer at a time")
 )
 
 // body is a request's body: what has been read of it, and what follows.
@@ -323,13 +322,16 @@ func (b *body) hold(n int64, long bool) error {
 	return nil
 }
 
-// clientOf names the client whose share of the budget a request's body takes: its
-// API key, or its address.
-func clientOf(pass *keys.Pass, r *http.Request) string {
-	if pass != nil {
-		return pass.Key()
+// client names the client whose share of the budget the request's body takes: its
+// API key, or its address; of a graph's step, that of the graph's request.
+func (x *exchange) client() string {
+	if w, ok := x.w.(*whole); ok && w.client != "" {
+		return w.client
 	}
-	return network.WithoutPort(r.RemoteAddr)
+	if x.pass != nil {
+		return x.pass.Key()
+	}
+	return network.WithoutPort(x.req.r.RemoteAddr)
 }
 
 // parts appends to dst the parts of the body that are in memory, with the

@@ -36,6 +36,8 @@ type exchange struct {
 	service    string // for metrics: a known service or ""
 	seen       observe.Record
 	refusedKey string // the id of a key that is over its limits
+	graph      bool   // a graph's steps answer it
+	stepTokens int64  // what those cost
 }
 
 // exchanges are reused: those that have ended, cleared, with the memory of their
@@ -108,7 +110,7 @@ func (x *exchange) finish() {
 // to several replicas.
 func (x *exchange) readBody(whole bool) error {
 	b, r := &x.req.body, x.req.r
-	b.budget, b.client, b.stated = &x.gw.buffered, clientOf(x.pass, r), r.ContentLength
+	b.budget, b.client, b.stated = &x.gw.buffered, x.client(), r.ContentLength
 	return bodyFailure(r.Context(), b.read(&x.response, r, &x.req.reader, &x.gw.cfg, whole, x.seen.Begun), &x.gw.cfg)
 }
 
@@ -277,7 +279,14 @@ func (x *exchange) settle() {
 	if x.req.parsed != nil {
 		x.seen.MaxTokens = x.req.parsed.MaxTokens
 	}
-	x.pass.Leave(x.seen.Cost(length(x.req.prompt)))
+	cost := x.stepTokens
+	if !x.graph {
+		cost = x.seen.Cost(length(x.req.prompt))
+	}
+	x.pass.Leave(cost)
+	if w, ok := x.w.(*whole); ok {
+		w.tokens = cost
+	}
 	var e journal.Request
 	if x.gw.cfg.Ended.Any() {
 		r := x.req.r

@@ -38,6 +38,8 @@ type walk struct {
 	graph  *routing.Graph
 	header http.Header // what steps get
 
+	client string // whose requests and answers they are, in the budget of memory
+
 	mu      sync.Mutex
 	answers []*whole // to be released
 }
@@ -85,7 +87,8 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 		ctx, cancel = context.WithTimeout(ctx, g.Timeout)
 		defer cancel()
 	}
-	w := &walk{x: x, graph: g, header: stepHeader(r.Header, g.Propagate, x.req.id, depth+1)}
+	w := &walk{x: x, graph: g, header: stepHeader(r.Header, g.Propagate, x.req.id, depth+1), client: x.client()}
+	x.graph = true
 	defer w.release()
 	out, err := w.node(ctx, routing.GraphRoot, x.req.body.head)
 	var f *failure
@@ -93,6 +96,8 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 	case err == nil:
 	case errors.As(err, &f):
 		return f
+	case errors.Is(err, errNoMemory), errors.Is(err, errNoShare):
+		return bodyFailure(r.Context(), err, &x.gw.cfg)
 	case ctx.Err() != nil && r.Context().Err() == nil:
 		return notWithin("the graph", g.Timeout)
 	case r.Context().Err() != nil:
@@ -239,13 +244,11 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 	r.RemoteAddr = w.x.req.r.RemoteAddr
 	var a *whole
 	if inside {
-		a = w.x.gw.ask(r, to)
+		a = w.x.gw.ask(r, to, w.client)
 	} else {
-		a = w.x.gw.askOutside(r)
+		a = w.x.gw.askOutside(r, w.client)
 	}
-	w.mu.Lock()
-	w.answers = append(w.answers, a)
-	w.mu.Unlock()
+	w.keep(a)
 	switch {
 	case a.err != nil && ctx.Err() != nil && all.Err() == nil:
 		return result{}, notWithin("the step "+label(s), w.graph.StepTimeout)
@@ -253,6 +256,15 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 		return result{}, fmt.Errorf("step %s: %w", label(s), a.err)
 	}
 	return result{a.status, a.body}, nil
+}
+
+// keep has an answer released in the end, and charges the request's key for it.
+func (w *walk) keep(a *whole) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answers = append(w.answers, a)
+	w.x.stepTokens += a.tokens
+	w.x.pass.Expect(a.tokens)
 }
 
 // label names a step in messages.
@@ -326,8 +338,8 @@ func clusterService(host string) (service.Key, bool) {
 }
 
 // askOutside asks a server that is none of this gateway's.
-func (g *Gateway) askOutside(r *http.Request) *whole {
-	w := &whole{header: http.Header{}, budget: &g.buffered, limit: g.cfg.MaxBodyBytes}
+func (g *Gateway) askOutside(r *http.Request, client string) *whole {
+	w := g.whole(client)
 	resp, err := g.servers.Do(r)
 	if err != nil {
 		w.err = err

@@ -12,6 +12,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/apikey"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // echoing answers with its name, its path and what it got, as an object.
@@ -224,5 +225,58 @@ func TestGraphNeedsItsKey(t *testing.T) {
 		if a := r.send(http.MethodPost, "/", `1`, header...); a.code != tt.code {
 			t.Errorf("%s with key %q: %+v", tt.host, tt.key, a)
 		}
+	}
+}
+
+// TestGraphChargesItsKey: the tokens of every step are the key's, also where steps are
+// asked at once, or are a graph's.
+func TestGraphChargesItsKey(t *testing.T) {
+	r, create := newKeyRig(t, nil)
+	_, secret := create(apikey.Limits{TokensPerMinute: 100})
+	_, other := create(apikey.Limits{TokensPerMinute: 61})
+	p := pool("a", replicaServer(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, `{"usage":{"prompt_tokens":10,"completion_tokens":10,"total_tokens":20}}`)
+	}))
+	p.Protocol = service.ProtocolOpenAI
+	r.d.SetPool(p)
+	a := routing.GraphStep{Service: "a"}
+	inner := &routing.Graph{Meta: service.Meta{Key: service.ParseKey("inner")}, Nodes: root(node(routing.NodeEnsemble, a, routing.GraphStep{Service: "a", Name: "again"}))}
+	outer := &routing.Graph{Meta: service.Meta{Key: service.ParseKey("g")}, Nodes: root(node(routing.NodeSequence, a, routing.GraphStep{URL: "http://inner.default.localhost/"}))}
+	r.d.SetObjects([]routing.Object{inner, outer})
+	const body = `{"model":"a","messages":[]}`
+	for _, tt := range []struct {
+		key   string
+		codes []int
+	}{{secret, []int{200, 200, 429}}, {other, []int{200, 200, 429}}} {
+		for i, want := range tt.codes { // 60 tokens each
+			if got := r.send(http.MethodPost, "/", body, "Host", atGraph, "Authorization", "Bearer "+tt.key); got.code != want {
+				t.Errorf("request %d: %+v, want %d", i, got, want)
+			}
+		}
+	}
+}
+
+// TestGraphAnswersCountAsTheClients: answers that a graph holds take its client's share
+// of the memory, and give it back.
+func TestGraphAnswersCountAsTheClients(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.MaxBodyBytes, c.MaxBufferedBytes = 64<<10, 128<<10 })
+	r.d.SetPool(pool("big", replicaServer(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "%q", strings.Repeat("x", 40<<10))
+	})))
+	step := routing.GraphStep{Service: "big"}
+	one := &routing.Graph{Meta: service.Meta{Key: service.ParseKey("one")}, Nodes: root(node(routing.NodeSequence, step))}
+	two := &routing.Graph{Meta: service.Meta{Key: service.ParseKey("g")}, Nodes: root(node(routing.NodeEnsemble, step, routing.GraphStep{Service: "big", Name: "again"}))}
+	r.d.SetObjects([]routing.Object{one, two})
+	for range 3 {
+		if a := r.send(http.MethodPost, "/", `1`, "Host", atGraph); a.code != 429 || !strings.Contains(a.body, "share of the gateway's buffer") {
+			t.Errorf("two answers of 40 KiB with a share of 64 KiB: %d %.200s", a.code, a.body)
+		}
+		if a := r.send(http.MethodPost, "/", `1`, "Host", "one.default.localhost"); a.code != 200 {
+			t.Errorf("one answer: %d %.200s", a.code, a.body)
+		}
+	}
+	if used := r.gw.buffered.Used(); used != 0 {
+		t.Errorf("%d bytes are never given back", used)
 	}
 }

@@ -57,19 +57,27 @@ func BenchmarkAdmitDone(b *testing.B) {
 	}
 }
 
-// BenchmarkParallel has all processors admit to one pool.
+// BenchmarkParallel has all processors admit to one pool: requests with short
+// answers, and such that latency is learned from.
 func BenchmarkParallel(b *testing.B) {
-	d := many(b, 100)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			g, err := d.Admit(b.Context(), Request{Model: "iris"})
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			g.FirstByte()
-			g.Done(Outcome{})
-		}
-	})
+	for _, streams := range []bool{false, true} {
+		b.Run(fmt.Sprintf("streams=%v", streams), func(b *testing.B) {
+			d := many(b, 100)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					g, err := d.Admit(b.Context(), Request{Model: "iris"})
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					g.FirstByte()
+					if streams {
+						g.FirstToken()
+					}
+					g.Done(Outcome{Tokens: 10})
+				}
+			})
+		})
+	}
 }

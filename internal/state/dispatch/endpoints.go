@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"time"
@@ -126,7 +127,8 @@ func (e *endpoints) wantPrefill(part *PoolConfig, uncached int64) bool {
 	if e.prefill.onlyService = nil; e.entry.pool.ref.Pool {
 		e.prefill.onlyService = &part.Key
 	}
-	return e.prefill.ready > 0 && (uncached >= e.entry.d.cfg.PrefillTokens || part.Disaggregation == service.DisaggregationSGLang)
+	least := cmp.Or(e.entry.pool.config.Load().Bounds.PrefillTokens, e.entry.d.cfg.PrefillTokens)
+	return e.prefill.ready > 0 && (uncached >= least || part.Disaggregation == service.DisaggregationSGLang)
 }
 
 // reservePrefill gives g a place on a prefill replica if one is to help.
@@ -223,6 +225,7 @@ type endpointSet struct {
 	choice       picker.Choice
 	onlyService  *service.Key  // whose endpoints are chosen from; nil for all
 	alternative  picker.Choice // of Grant.Alternatives
+	learner      learner       // has a lock of its own, beside the pool's
 	allowedCount int           // how many endpoints the last request's subset has here
 	cachedBlocks int           // leading blocks of the last request that its endpoint held
 	// generation counts the changes of the slots; 0 is none's.

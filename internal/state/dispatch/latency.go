@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -27,6 +28,7 @@ type pace struct {
 	target  routing.LatencyTarget
 	sent    time.Time // to its replica
 	began   time.Time // its answer, with the first token; zero before
+	at      latency.Place
 	picker.Forecast
 }
 
@@ -60,35 +62,61 @@ func (t *pace) left(now time.Time) latency.Target {
 	return out
 }
 
+// learner learns how long a set's endpoints take. It has a lock of its own, so that
+// requests are admitted meanwhile: the set's memory takes over what it found.
+type learner struct {
+	mu   sync.Mutex
+	book latency.Book
+}
+
+func (l *learner) first(t *pace, took time.Duration) latency.Lesson {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.book.First(t.at, &t.Work, t.First, took.Seconds())
+}
+
+func (l *learner) each(t *pace, took time.Duration, tokens int64) latency.Lesson {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.book.Each(t.at, &t.Work, t.Each, took.Seconds()/float64(tokens))
+}
+
+func (l *learner) accuracy() (out Latency) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out.First, out.Each = l.book.Accuracy()
+	return out
+}
+
 // FirstToken reports that the first token of a streamed answer has come, after
 // FirstByte.
 func (g *Grant) FirstToken() {
-	p := g.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	x, t := g.reservation.slot, &g.pace
-	if x == nil || !t.began.IsZero() || g.reservation.judged || p.entry.slots[x.number] != x {
+	t, p := &g.pace, g.pool
+	if r := &g.reservation; r.slot == nil || !t.began.IsZero() || r.judged {
 		return
 	}
 	now := p.d.clock.Now()
 	t.began = now
-	p.entry.memory.latency.First(x.number, &t.Work, t.First, now.Sub(t.sent).Seconds())
+	l := p.entry.learner.first(t, now.Sub(t.sent))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.entry.memory.latency.Take(&l)
 	if p.queue.deferring {
 		p.serveQueue(now)
 	}
 }
 
-// lastToken learns how long the tokens of the answer took. The pool's mutex is held.
-func (g *Grant) lastToken(o Outcome, now time.Time) {
+// lastToken learns how long the tokens of the answer took.
+func (g *Grant) lastToken(o *Outcome, now time.Time) latency.Lesson {
 	tokens := o.Usage.Completion
 	if tokens == 0 {
 		tokens = o.Tokens
 	}
-	x, t, e := g.reservation.slot, &g.pace, &g.pool.entry
-	if x == nil || t.began.IsZero() || tokens < 2 || o.Failed != nil || e.slots[x.number] != x {
-		return
+	t := &g.pace
+	if g.reservation.slot == nil || t.began.IsZero() || tokens < 2 || o.Failed != nil {
+		return latency.Lesson{}
 	}
-	e.memory.latency.Each(x.number, &t.Work, t.Each, now.Sub(t.began).Seconds()/float64(tokens-1))
+	return g.pool.entry.learner.each(t, now.Sub(t.began), tokens-1)
 }
 
 // Latency is how well a pool's predictions of latency have held lately.

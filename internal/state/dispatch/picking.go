@@ -16,7 +16,7 @@ import (
 type memory struct {
 	prompts   *picker.Index       // nil when the policy has no use for prompts
 	residency []*picker.Residency // of adapters; by slot
-	latency   latency.Book        // how long endpoints take
+	latency   latency.Model       // how long endpoints take
 	// adapters are the names that endpoints have reported as LoRA adapters: any
 	// other is the base model's, which every endpoint has.
 	adapters map[string]bool

@@ -71,7 +71,7 @@ func newPool(d *Dispatcher, ref routing.Ref) *pool {
 		s.input.Random = func(n uint32) uint32 { return uint32(d.random(int(n))) }
 	}
 	p.setPolicy(routing.Picker{})
-	p.queue = queue{Machine: admission.New(d.cfg.Config), entry: &p.entry, clock: d.clock, every: d.cfg.ReportEvery, due: p.onTimer}
+	p.queue = queue{Machine: admission.New(d.cfg.Config), entry: &p.entry, clock: d.clock, every: d.cfg.ReportEvery, due: p.onTimer, answer: usualAnswer}
 	p.waker = waker{cfg: &d.cfg, demand: d.demand, clock: d.clock, mu: &p.mu, due: p.wakeIfNeeded}
 	return p
 }
@@ -176,7 +176,7 @@ func (p *pool) admit(ctx context.Context, g *Grant) error {
 	}
 	p.mu.Lock()
 	now := p.d.clock.Now()
-	g.pace.arrived = now
+	g.pace.arrived, g.waiter.Tokens = now, p.queue.estimate(g)
 	p.serveQueue(now)
 	x, err := p.admitOrQueue(g, now)
 	switch {
@@ -282,6 +282,7 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.replica, g.address, g.grpc, g.config = x.endpoint.id, x.address, x.grpc, x.config
 	x.endpoint.tokens.Add(g.reservation.uncached)
 	g.pace.sent, g.pace.began, g.pace.Forecast = now, time.Time{}, p.entry.choice.Forecast
+	g.pace.at = p.entry.memory.latency.Place(x.number)
 	p.entry.await(x)
 	p.reservePrefill(g, now)
 	p.entry.refresh(x)
@@ -443,14 +444,14 @@ func (p *pool) droppedError() *Error {
 
 // status is the pool at this moment; t has the name that routes to it.
 func (p *pool) status(t *route.Table) Status {
+	learned := p.entry.learner.accuracy()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.d.clock.Now()
 	c := p.config.Load()
 	s := Status{Pool: c, Demand: p.demand.demand(now), InFlight: make(map[string]int, len(p.entry.byID)),
 		Fault: strings.Trim(p.fault+"; "+p.queue.fault, "; "), Queue: p.queue.Bands(), Saturation: p.entry.saturation(p.queue.Config(), nil, now),
-		Admission: p.queue.Counts(), Counts: p.counts}
-	s.Latency.First, s.Latency.Each = p.entry.memory.latency.Accuracy()
+		Admission: p.queue.Counts(), Counts: p.counts, Latency: learned}
 	if s.Name = t.Name(c.Key); p.ref.Pool {
 		s.Name = c.Key.String()
 	}

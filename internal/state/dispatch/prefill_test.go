@@ -48,6 +48,13 @@ func TestPrefillAndDecode(t *testing.T) {
 		t.Errorf("prefill %q for a short prompt", short.Prefill())
 	}
 	short.Done(Outcome{})
+	p.Bounds.PrefillTokens = 10_000
+	d.SetPool(p)
+	own := grantOf(t, d, Request{Model: "iris", Prompt: [][]byte{[]byte(strings.Repeat("upon ", 200))}})
+	if own.Prefill() != "" {
+		t.Errorf("prefill %q for a prompt shorter than what the pool states", own.Prefill())
+	}
+	own.Done(Outcome{})
 	for _, e := range d.Endpoints(routing.Service(iris)) {
 		if e.InFlight != 0 || e.Tokens != 0 {
 			t.Errorf("%+v", e)

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -138,6 +139,64 @@ func TestHold(t *testing.T) {
 			t.Errorf("held for %v, want what makes a load stale", waited)
 		}
 	})
+}
+
+// TestFairnessByTokens: callers of a pool that shares by tokens get as many of those,
+// not as many requests.
+func TestFairnessByTokens(t *testing.T) {
+	for fairness, want := range map[service.Fairness][2]int{service.FairTokens: {1, 3}, service.FairRequests: {10, 12}} {
+		synctest.Test(t, func(t *testing.T) {
+			d, _ := start(t, nil)
+			p := pool1(1, ready("a")...)
+			p.Bounds.Fairness = fairness
+			d.SetPool(p)
+			first := mustAdmit(t, d)
+			granted := make(chan *Grant, 40)
+			for range 20 {
+				for _, tokens := range []int{10_000, 1000} {
+					r := Request{Model: "iris", FairnessID: fmt.Sprint(tokens), Prompt: [][]byte{make([]byte, tokens*bytesPerToken)}}
+					go func() {
+						if g, err := d.Admit(t.Context(), r); err == nil {
+							granted <- g
+						}
+					}()
+				}
+			}
+			synctest.Wait()
+			first.Done(Outcome{})
+			n := 0
+			for i := range 40 {
+				g := <-granted
+				if g.tokens == 10_000 && i < 22 {
+					n++
+				}
+				g.FirstByte()
+				g.Done(Outcome{Usage: Usage{Prompt: g.tokens, Completion: 10}})
+			}
+			if n < want[0] || n > want[1] {
+				t.Errorf("sharing by %s, %d of the first 22 were large, want %d to %d", fairness, n, want[0], want[1])
+			}
+		})
+	}
+}
+
+// TestSaturationOfAPool: a pool may state from when on an endpoint has no capacity.
+func TestSaturationOfAPool(t *testing.T) {
+	d, _ := start(t, nil)
+	p := pool1(0, ready("a")...)
+	p.Bounds.Saturation = service.Saturation{QueueDepth: 50, KVUsage: 0.95}
+	d.SetPool(p)
+	ranked(d)
+	d.SetLoad("a", &replica.Load{At: time.Now(), Waiting: 40, Running: 9, KV: 0.9})
+	g, err := d.Admit(t.Context(), Request{Model: "spot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Done(Outcome{})
+	d.SetLoad("a", &replica.Load{At: time.Now(), Waiting: 50})
+	if _, err := d.Admit(t.Context(), Request{Model: "spot"}); !errors.Is(err, ErrBusy) {
+		t.Errorf("with 50 waiting: %v", err)
+	}
 }
 
 func TestDeadlineOfTheRequest(t *testing.T) {

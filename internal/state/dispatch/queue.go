@@ -1,10 +1,12 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
@@ -26,6 +28,7 @@ type queue struct {
 	// external: an external endpoint picker picks, so that no request waits in
 	// the queue.
 	external bool
+	answer   float64 // how many tokens answers have, on average
 	// fault is what is wrong with the pool's own bounds, so that the defaults
 	// hold; "" when nothing is.
 	fault string
@@ -46,6 +49,9 @@ func (q *queue) setBounds(b routing.Bounds, defaults admission.Config) {
 	if b.MaxQueueBytes != 0 {
 		c.MaxQueueBytes = b.MaxQueueBytes
 	}
+	c.ByTokens = b.Fairness == service.FairTokens
+	c.QueueDepth = cmp.Or(b.Saturation.QueueDepth, c.QueueDepth)
+	c.KVUsage = cmp.Or(b.Saturation.KVUsage, c.KVUsage)
 	q.fault = ""
 	if err := c.Validate(); err != nil {
 		q.fault = err.Error()
@@ -102,6 +108,25 @@ func (q *queue) hasCapacity(x *slot, now time.Time) bool {
 		return !c.Holds(c.Pace(&e, now))
 	}
 	return !c.Holds(c.Saturation(&e, now))
+}
+
+// usualAnswer is how many tokens an answer is taken to have before any has ended.
+const usualAnswer = 256
+
+// estimate is what a request will cost in tokens: its prompt, and an answer as long as
+// others have been.
+func (q *queue) estimate(g *Grant) int64 { return g.tokens + int64(q.answer) }
+
+// cost is what the request of g has cost in tokens; nothing without an answer.
+func (q *queue) cost(g *Grant, o *Outcome) int64 {
+	if !g.answered {
+		return 0
+	}
+	generated := max(o.Usage.Completion, o.Tokens)
+	if generated > 0 {
+		q.answer += (min(float64(generated), 1e6) - q.answer) / 64
+	}
+	return cmp.Or(o.Usage.Prompt, g.tokens) + generated
 }
 
 // start has g, already in the queue, wait.

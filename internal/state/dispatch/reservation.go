@@ -420,19 +420,21 @@ func (g *Grant) FirstByte() {
 // do nothing.
 func (g *Grant) Done(o Outcome) {
 	p := g.pool
+	now := p.d.clock.Now()
+	learned := g.lastToken(&o, now)
 	p.mu.Lock()
 	if g.tally.stage == done {
 		p.mu.Unlock()
 		return
 	}
-	now := p.d.clock.Now()
+	p.entry.memory.latency.Take(&learned)
 	var freed freedEndpoints
 	if x := g.reservation.slot; x != nil {
-		g.lastToken(o, now)
 		if o.Failed != nil {
 			p.entry.observe(x, breaker.Lost, 0)
 		}
 		freed = p.release(&g.reservation)
+		p.queue.Settle(&g.waiter, p.queue.cost(g, &o))
 	}
 	g.finish(now)
 	p.counts.add(o.Usage)
@@ -449,6 +451,7 @@ func (g *Grant) finish(now time.Time) {
 	if g.tally.stage == done {
 		return
 	}
+	g.pool.queue.Settle(&g.waiter, 0) // it was sent nowhere in the end
 	g.tally.moveTo(done, now)
 	if h := g.hash; h != nil {
 		g.hash, g.subset = nil, nil

@@ -189,14 +189,15 @@ func canonicalHeader(name string) string {
 
 // backends are the kinds that requests may go to, by "group kind".
 var backends = map[string]bool{ // → whether a pool is meant
-	"inference.networking.k8s.io InferencePool":   true,
-	"inference.networking.x-k8s.io InferencePool": true,
-	"roundhouse.dev Pool":                         true,
-	" Service":                                    false,
-	"roundhouse.dev ModelService":                 false,
-	"serving.kserve.io InferenceService":          false,
-	"ome.io InferenceService":                     false,
-	"machinelearning.seldon.io SeldonDeployment":  false,
+	"inference.networking.k8s.io InferencePool":         true,
+	"inference.networking.x-k8s.io InferencePool":       true,
+	"inference.networking.x-k8s.io InferencePoolImport": true,
+	"roundhouse.dev Pool":                               true,
+	" Service":                                          false,
+	"roundhouse.dev ModelService":                       false,
+	"serving.kserve.io InferenceService":                false,
+	"ome.io InferenceService":                           false,
+	"machinelearning.seldon.io SeldonDeployment":        false,
 }
 
 func readBackend(r *manifest.Reader, path, namespace string, in httpRef) routing.Backend {

@@ -144,6 +144,34 @@ func readExtension(r *manifest.Reader, path, name, mode string) {
 	}
 }
 
+const (
+	// maxImported is how many addresses an InferencePoolImport may have.
+	maxImported = 16
+	// importOnCluster is said of it on a cluster.
+	importOnCluster = "has no effect on a cluster yet: a reference to it leads to the InferencePool of the same name, if there is one"
+)
+
+// readInferencePoolImport reads a pool of other clusters. The kind says which clusters
+// have it, and nothing of how to reach them, so that an annotation has to.
+func readInferencePoolImport(r *manifest.Reader, m *poolImport, o *manifest.Object) {
+	out := &routing.Pool{Import: true, Protocol: service.ProtocolOpenAI, Health: routing.HealthCheck{Disabled: true}}
+	r.Routing(m.Metadata, o, out)
+	at := strict.Key("metadata.annotations", manifest.AnnotationAddresses)
+	for a := range strings.SplitSeq(m.Metadata.Annotations[manifest.AnnotationAddresses], ",") {
+		if a = strings.TrimSpace(a); a == "" {
+			continue
+		}
+		manifest.CheckAddress(r.Report, at, a)
+		if !slices.Contains(out.Addresses, a) {
+			out.Addresses = append(out.Addresses, a)
+		}
+	}
+	manifest.CheckAtMost(r.Report, at, len(out.Addresses), maxImported)
+	if len(out.Addresses) == 0 {
+		r.Warnf("metadata.annotations", "requests to it are refused: %s", routing.ImportLacks)
+	}
+}
+
 func readInferenceObjective(r *manifest.Reader, m *objective, o *manifest.Object) {
 	out := &routing.Objective{}
 	r.Routing(m.Metadata, o, out)
@@ -197,6 +225,8 @@ func readInferenceModelRewrite(r *manifest.Reader, m *rewrite, o *manifest.Objec
 const (
 	InferenceV1alpha2 = "inference.networking.x-k8s.io/v1alpha2"
 	InferenceV1       = "inference.networking.k8s.io/v1"
+	// InferenceV1alpha1 has what spans clusters.
+	InferenceV1alpha1 = "inference.networking.x-k8s.io/v1alpha1"
 	// LLMDV1alpha2 is llm-d's, which has taken over the kinds for requests.
 	LLMDV1alpha2 = "llm-d.ai/v1alpha2"
 	V1           = "gateway.networking.k8s.io/v1"
@@ -208,6 +238,7 @@ var Schemas = []manifest.Schema{
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceModel", readInferenceModel),
 	manifest.SchemaOf(InferenceV1alpha2, "InferencePool", readInferencePoolV1alpha2),
 	manifest.SchemaOf(InferenceV1, "InferencePool", readInferencePoolV1),
+	manifest.OneMachineSchema(InferenceV1alpha1, "InferencePoolImport", importOnCluster, readInferencePoolImport),
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceObjective", readInferenceObjective),
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceModelRewrite", readInferenceModelRewrite),
 	manifest.SchemaOf(LLMDV1alpha2, "InferenceObjective", readInferenceObjective),

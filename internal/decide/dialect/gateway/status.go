@@ -28,6 +28,9 @@ func Status(o routing.Object, st routing.Status) map[string]any {
 		return map[string]any{"parents": parents(st.Parents, gateway, true)}
 	case version == InferenceV1:
 		return map[string]any{"parents": parents(st.Parents, gateway, false)}
+	case version == InferenceV1alpha1:
+		return map[string]any{"controllers": []any{map[string]any{"name": Controller, "parents": parents(st.Parents, gateway, true),
+			"conditions": manifest.Conditions(gateway[:min(1, len(gateway))], nil)}}}
 	case o.RoutingKind() == routing.KindPool && strings.HasPrefix(version, "inference."):
 		at := st.Parents
 		if len(at) == 0 { // v1alpha2's way to write that there is none
@@ -78,9 +81,20 @@ func ReadStatus(o routing.Object, status any) routing.Status {
 		Conditions []manifest.Condition `json:"conditions"`
 		Parents    []parent             `json:"parents"`
 		Parent     []parent             `json:"parent"`
+		// Controllers are an InferencePoolImport's.
+		Controllers []struct {
+			Name       string               `json:"name"`
+			Parents    []parent             `json:"parents"`
+			Conditions []manifest.Condition `json:"conditions"`
+		} `json:"controllers"`
 	}](status)
 	var out routing.Status
 	list, parents := in.Conditions, append(in.Parents, in.Parent...)
+	for _, c := range in.Controllers {
+		if c.Name == Controller {
+			list, parents = c.Conditions, c.Parents
+		}
+	}
 	for i, p := range parents {
 		if i == 0 || p.Controller == Controller {
 			list = p.Conditions

@@ -82,6 +82,12 @@ type pickerRef struct {
 	FailureMode string `json:"failureMode"`
 }
 
+// poolImport is all status, which a controller of several clusters writes.
+type poolImport struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+}
+
 type objective struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ObjectMeta `json:"metadata"`

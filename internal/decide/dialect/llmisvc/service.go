@@ -15,6 +15,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/pickerconfig"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
@@ -163,7 +164,13 @@ const maxWeight = 1_000_000
 // readRouter reads how requests reach the service. A gateway, a route and a picker
 // are always there; what else the router says has warnings of its own.
 func readRouter(r *manifest.Reader, in *router, s *service.Service) {
-	if in == nil || in.Route == nil {
+	if in == nil {
+		return
+	}
+	if c := in.Scheduler; c != nil && c.Config != nil && c.Config.Inline != nil {
+		s.Scheduling = pickerconfig.ReadInline(r.Report, "spec.router.scheduler.config.inline", c.Config.Inline)
+	}
+	if in.Route == nil {
 		return
 	}
 	const path = "spec.router.route"

@@ -38,7 +38,10 @@ func TestRefused(t *testing.T) {
 		{source + "  router: {route: {weight: 2}}\n", "warning: spec.router.route.weight: has no effect without a group"},
 		{source + "  router: {route: {group: g, weight: -2}}\n", "spec.router.route.weight: -2 is not a weight"},
 		{source + "  router: {route: {http: {spec: {rules: []}}}}\n", "warning: spec.router.route.http.spec: has no effect"},
-		{source + "  router: {scheduler: {config: {inline: {}}}}\n", "warning: spec.router.scheduler.config: has no effect"},
+		{source + "  router: {scheduler: {config: {inline: {}}}}\n", "warning: spec.router.scheduler.config.inline[schedulingProfiles]: has no effect: is missing"},
+		{source + "  router: {scheduler: {config: {inline: [1]}}}\n", "warning: spec.router.scheduler.config.inline: has no effect: it is no EndpointPickerConfig"},
+		{source + "  router:\n    scheduler:\n      config:\n        inline:\n          plugins: [{type: by-label}]\n", "f.yaml:10: warning: spec.router.scheduler.config.inline[plugins][0][type]: has no effect: by-label has no counterpart"},
+		{source + "  router: {scheduler: {config: {ref: {name: x}}}}\n", "warning: spec.router.scheduler.config.ref: has no effect: ConfigMaps are not read"},
 		{source + "  router: {gateway: {refs: [{name: g}]}}\n", "warning: spec.router.gateway.refs: has no effect on one machine"},
 		{source + "  baseRefs: [" + strings.Repeat("{name: b}, ", 33) + "]\n", "spec.baseRefs: 33 entries are more than there may be (32)"},
 		{source + "  tracing: {}\n", "warning: spec.tracing: has no effect"},
@@ -57,6 +60,23 @@ func TestRefused(t *testing.T) {
 }
 
 // TestConfigRefused: a Config's own errors, and templates that no service could fill.
+// TestScheduler: a picker's configuration, as a mapping or as text, is the service's.
+func TestScheduler(t *testing.T) {
+	for _, inline := range []string{
+		"{plugins: [{type: queue-scorer}], schedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: 3}]}]}",
+		`"plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: 3}]}]"`,
+	} {
+		read := dialect.Read("f.yaml", []byte(head+source+"  router: {scheduler: {config: {inline: "+inline+"}}}\n"))
+		if len(read.Objects) != 1 {
+			t.Fatal(read.Problems)
+		}
+		c := read.Objects[0].Service.Scheduling
+		if c == nil || !slices.Equal(c.Picker.Scorers, []service.Scorer{{Name: "queue", Weight: 3}}) || c.Picker.Choice != "best" {
+			t.Errorf("%s becomes %+v", inline, c)
+		}
+	}
+}
+
 func TestConfigRefused(t *testing.T) {
 	for _, c := range []struct{ spec, want string }{
 		{"  model: {uri: models/tiny}\n", `spec.model.uri: "models/tiny" begins nowhere`},

@@ -204,9 +204,12 @@ var Notes = manifest.Notes{
 		"refs": manifest.OnProcess("has no effect on one machine: up is the one gateway"),
 	},
 	reflect.TypeFor[scheduler](): {
-		"pool": manifest.Never(ownPicker), "config": manifest.Never(ownPicker), "template": manifest.Never(noContainer),
+		"pool": manifest.Never(ownPicker), "template": manifest.Never(noContainer),
 		"labels": manifest.Never(noContainer), "annotations": manifest.Never(noContainer), "replicas": manifest.Never(noContainer),
 		"tokenizer": manifest.Never(noContainer),
+	},
+	reflect.TypeFor[schedulerConfig](): {
+		"ref": manifest.Never("has no effect: ConfigMaps are not read; write the configuration as inline"),
 	},
 	reflect.TypeFor[scaling](): {
 		"wva": manifest.Never(ownScaler + "; of keda in it, idleReplicaCount and cooldownPeriod are read"),

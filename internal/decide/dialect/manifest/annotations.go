@@ -16,6 +16,9 @@ const ours = "roundhouse.dev/"
 // steps get.
 const AnnotationPropagate = "roundhouse.dev/propagate-headers"
 
+// AnnotationAddresses of an InferencePoolImport lists where its requests go.
+const AnnotationAddresses = "roundhouse.dev/addresses"
+
 // Annotation is one of Roundhouse's that a manifest may have. docs/manifests.md has
 // the same table.
 type Annotation struct {
@@ -44,6 +47,7 @@ var Annotations = func() []Annotation {
 		{Name: strings.TrimPrefix(presetAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.preset"},
 		{Name: strings.TrimPrefix(firstAnnotation, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectGateway}},
 		{Name: strings.TrimPrefix(eachAnnotation, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectGateway}},
+		{Name: strings.TrimPrefix(AnnotationAddresses, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectGateway}},
 		{Name: "autoscalerClass", Kinds: []Kind{KindService, KindRuntime}, Component: true},
 		{Name: "take-over"},
 		{Name: strings.TrimPrefix(AnnotationPropagate, ours), Kinds: []Kind{KindRouting}, Dialects: []service.Dialect{service.DialectKServe}},

@@ -29,10 +29,13 @@ const (
 	KindBase Kind = "Base"
 	// KindReserve is checked, and has no part of an Object.
 	KindReserve Kind = "Reserve"
+	// KindScheduling is an endpoint picker's configuration, which is no object: it
+	// has no name.
+	KindScheduling Kind = "EndpointPickerConfig"
 )
 
-// Object is one document read into the hub. Exactly one of Service,
-// Runtime, Model, Base and Routing is set, or none for KindReserve.
+// Object is one document read into the hub. Exactly one of Service, Runtime,
+// Model, Base, Routing and Scheduling is set, or none for KindReserve.
 type Object struct {
 	Origin service.Origin
 	// Key has no namespace for cluster-scoped objects.
@@ -43,6 +46,8 @@ type Object struct {
 	Model   *service.Model
 	Base    *service.Base
 	Routing routing.Object
+	// Scheduling is nil if nothing of it could be read.
+	Scheduling *service.Scheduling
 	// Original is the document as written, without its separator. Its first
 	// line is Origin.Line of the file. It is a slice of what Read was given.
 	Original []byte

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -174,3 +175,28 @@ func CheckAtMost(r *Report, path string, n, limit int) {
 
 // Hostname is a host's name, or a wildcard over names.
 var Hostname = regexp.MustCompile(`^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// CheckAddress checks "host:port".
+func CheckAddress(r *Report, path, a string) {
+	at := strings.LastIndexByte(a, ':')
+	if strings.Contains(a, "://") {
+		r.Errorf(path, "%q is a URL: write host:port", Clip(a))
+		return
+	}
+	if at < 1 {
+		r.Errorf(path, "%q is not an address: write host:port", Clip(a))
+		return
+	}
+	if n, err := strconv.ParseUint(a[at+1:], 10, 16); err != nil || n == 0 {
+		r.Errorf(path, "%q has no port: 1 to 65535, after the host", Clip(a))
+	}
+	host := a[:at]
+	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	switch {
+	case bracketed && strings.Trim(host[1:len(host)-1], "0123456789abcdefABCDEF:.") == "" && strings.Contains(host, ":"):
+	case strings.Contains(host, ":"):
+		r.Errorf(path, "%q: write an IPv6 address in brackets, [::1]:8000", Clip(a))
+	case !Hostname.MatchString(strings.ToLower(host)) || strings.HasPrefix(host, "*") || len(host) > 253:
+		r.Errorf(path, "%q is not a host's name or address", Clip(host))
+	}
+}

@@ -172,6 +172,9 @@ func ReadQueue(r *Report, path string, q *api.Queue) *service.QueueBounds {
 	if CheckDuration(r, path+".maxWait", q.MaxWait); q.MaxWait != nil {
 		out.MaxWait = q.MaxWait.Duration
 	}
+	if out.Fairness = service.Fairness(q.Fairness); q.Fairness != "" && !slices.Contains(service.Fairnesses, out.Fairness) {
+		r.Errorf(path+".fairness", "unknown fairness %q: write one of %s", Clip(q.Fairness), Joined(service.Fairnesses))
+	}
 	return &out
 }
 

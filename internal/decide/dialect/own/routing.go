@@ -3,7 +3,6 @@ package own
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -141,7 +140,7 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 	manifest.CheckAtMost(r.Report, "spec.addresses", len(m.Spec.Addresses), maxAddresses)
 	for i, a := range m.Spec.Addresses {
 		at := strict.Index("spec.addresses", i)
-		checkAddress(r, at, a)
+		manifest.CheckAddress(r.Report, at, a)
 		if slices.Contains(m.Spec.Addresses[:i], a) {
 			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
 		}
@@ -186,31 +185,6 @@ func readPrefillAddresses(r *manifest.Reader, addresses []string, out *routing.P
 		}
 		out.Addresses = append(slices.Clip(out.Addresses), a)
 		out.Prefill = append(out.Prefill, ip.String())
-	}
-}
-
-// address checks "host:port".
-func checkAddress(r *manifest.Reader, path, a string) {
-	at := strings.LastIndexByte(a, ':')
-	if strings.Contains(a, "://") {
-		r.Errorf(path, "%q is a URL: write host:port", manifest.Clip(a))
-		return
-	}
-	if at < 1 {
-		r.Errorf(path, "%q is not an address: write host:port", manifest.Clip(a))
-		return
-	}
-	if n, err := strconv.ParseUint(a[at+1:], 10, 16); err != nil || n == 0 {
-		r.Errorf(path, "%q has no port: 1 to 65535, after the host", manifest.Clip(a))
-	}
-	host := a[:at]
-	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
-	switch {
-	case bracketed && strings.Trim(host[1:len(host)-1], "0123456789abcdefABCDEF:.") == "" && strings.Contains(host, ":"):
-	case strings.Contains(host, ":"):
-		r.Errorf(path, "%q: write an IPv6 address in brackets, [::1]:8000", manifest.Clip(a))
-	case !manifest.Hostname.MatchString(strings.ToLower(host)) || strings.HasPrefix(host, "*") || len(host) > 253:
-		r.Errorf(path, "%q is not a host's name or address", manifest.Clip(host))
 	}
 }
 
@@ -301,7 +275,7 @@ func readPoolBounds(r *manifest.Reader, in *api.PoolSpec) (out routing.Bounds) {
 		out.AnswerTimeout = in.AnswerTimeout.Duration
 	}
 	if q := manifest.ReadQueue(r.Report, "spec.queue", in.Queue); q != nil {
-		out.MaxQueue, out.MaxQueueBytes, out.MaxWait = q.MaxRequests, q.MaxBytes, q.MaxWait
+		out.MaxQueue, out.MaxQueueBytes, out.MaxWait, out.Fairness = q.MaxRequests, q.MaxBytes, q.MaxWait, q.Fairness
 	}
 	return out
 }

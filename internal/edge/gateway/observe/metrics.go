@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
-	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
@@ -171,37 +170,34 @@ func (m *Metrics) forget(pools []dispatch.Status) {
 // are read: nothing is kept of a deleted pool.
 type poolDescs struct {
 	queued, inFlight, waiting, waitingBytes, saturation, admission, dropped, noRetry, endpoint, endpoints, results, firstByte, open *prometheus.Desc
-	predictions, predictionError, calibration                                                                                       *prometheus.Desc
+	latency                                                                                                                         latencyDescs
 }
 
 func newPoolDescs(prefix string) poolDescs {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(prefix+name, help, append([]string{"service"}, labels...), nil)
-	}
+	desc := newDesc(prefix)
 	return poolDescs{
-		queued:          desc("queued", "Requests waiting for a replica now."),
-		inFlight:        desc("in_flight", "Requests replicas work on now."),
-		waiting:         desc("queue_requests", "Requests waiting now, by priority.", "priority"),
-		waitingBytes:    desc("queue_bytes", "Body bytes of the requests waiting now, by priority.", "priority"),
-		saturation:      desc("saturation", "How full the endpoint with the most capacity is; from 1 on requests wait, and those of negative priority are shed."),
-		admission:       desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, abandoned.", "outcome"),
-		dropped:         desc("picker_dropped_total", "Requests that the picker's policy dropped."),
-		noRetry:         desc("retries_refused_total", "Retries that were not made for want of budget."),
-		endpoint:        desc("endpoint_in_flight", "Requests an endpoint works on now.", "endpoint"),
-		endpoints:       desc("endpoints", "Endpoints of a service or pool by their state: ready, ejected by the circuit breaker, or not ready.", "state"),
-		results:         desc("endpoint_results_total", "What became of the requests that were sent to an endpoint: answered, refused, busy, failed, lost or silent. An answer that was broken off is also lost.", "endpoint", "result"),
-		firstByte:       desc("endpoint_first_byte_seconds", "Time until an endpoint began its answers.", "endpoint"),
-		open:            desc("endpoint_open", "1 while requests may be sent to an endpoint.", "endpoint"),
-		predictions:     desc("latency_predictions_total", "Streamed answers whose time to the first token (ttft), or per further token (tpot), had been predicted.", "quantity"),
-		predictionError: desc("latency_prediction_error_ratio", "Mean of how far the predicted medians were off, by what the last 500 answers took.", "quantity"),
-		calibration:     desc("latency_calibration_error_ratio", "How far the share of the last 500 answers that took no longer than their predicted 90th percentile is from 0.9.", "quantity"),
+		queued:       desc("queued", "Requests waiting for a replica now."),
+		inFlight:     desc("in_flight", "Requests replicas work on now."),
+		waiting:      desc("queue_requests", "Requests waiting now, by priority.", "priority"),
+		waitingBytes: desc("queue_bytes", "Body bytes of the requests waiting now, by priority.", "priority"),
+		saturation:   desc("saturation", "How full the endpoint with the most capacity is; from 1 on requests wait, and those of negative priority are shed."),
+		admission:    desc("admission_total", "Requests by what admission did with them: admitted, shed, evicted, overdue, abandoned.", "outcome"),
+		dropped:      desc("picker_dropped_total", "Requests that the picker's policy dropped."),
+		noRetry:      desc("retries_refused_total", "Retries that were not made for want of budget."),
+		endpoint:     desc("endpoint_in_flight", "Requests an endpoint works on now.", "endpoint"),
+		endpoints:    desc("endpoints", "Endpoints of a service or pool by their state: ready, ejected by the circuit breaker, or not ready.", "state"),
+		results:      desc("endpoint_results_total", "What became of the requests that were sent to an endpoint: answered, refused, busy, failed, lost or silent. An answer that was broken off is also lost.", "endpoint", "result"),
+		firstByte:    desc("endpoint_first_byte_seconds", "Time until an endpoint began its answers.", "endpoint"),
+		open:         desc("endpoint_open", "1 while requests may be sent to an endpoint.", "endpoint"),
+		latency:      newLatencyDescs(desc),
 	}
 }
 
 func (d *poolDescs) each(f func(*prometheus.Desc)) {
-	for _, x := range []*prometheus.Desc{d.queued, d.inFlight, d.waiting, d.waitingBytes, d.saturation, d.admission, d.dropped, d.noRetry, d.endpoint, d.endpoints, d.results, d.firstByte, d.open, d.predictions, d.predictionError, d.calibration} {
+	for _, x := range []*prometheus.Desc{d.queued, d.inFlight, d.waiting, d.waitingBytes, d.saturation, d.admission, d.dropped, d.noRetry, d.endpoint, d.endpoints, d.results, d.firstByte, d.open} {
 		f(x)
 	}
+	d.latency.each(f)
 }
 
 // ServiceName is what a grant of the pool calls it.
@@ -239,14 +235,7 @@ func (d *poolDescs) collect(c chan<- prometheus.Metric, s dispatch.Status) {
 	count(d.admission, a.Abandoned, "abandoned")
 	count(d.dropped, s.Counts.Dropped)
 	count(d.noRetry, s.Counts.RetriesRefused)
-	for what, a := range map[string]latency.Accuracy{"ttft": s.Latency.First, "tpot": s.Latency.Each} {
-		if a.Answers == 0 {
-			continue
-		}
-		count(d.predictions, a.Answers, what)
-		gauge(d.predictionError, a.Error, what)
-		gauge(d.calibration, a.Miscalibration(), what)
-	}
+	d.latency.collect(c, name, s.Latency)
 }
 
 // states counts the endpoints of a pool by their state.

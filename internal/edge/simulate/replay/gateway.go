@@ -19,6 +19,7 @@ type gateway struct {
 	seen    map[uint64]bool // blocks of prompts whose tokens are known
 	index   *picker.Index
 	in      picker.Input
+	book    latency.Book
 	choice  picker.Choice
 	machine *admission.Machine
 	pacing  bool       // requests are held
@@ -36,7 +37,7 @@ func newGateway(r *run, random *rand.Rand) (*gateway, error) {
 		return nil, err
 	}
 	g := &gateway{r: r, policy: policy, index: index, machine: admission.New(admission.DefaultConfig()), seen: map[uint64]bool{}}
-	g.in.Latency = &latency.Book{}
+	g.in.Latency = &latency.Model{}
 	g.in.Random = func(n uint32) uint32 { return random.Uint32N(n) }
 	for i := range r.cfg.Engines {
 		g.in.Endpoints = append(g.in.Endpoints, picker.Endpoint{Name: fmt.Sprintf("engine-%d", i), Open: true, Resident: &picker.Residency{}})
@@ -189,13 +190,15 @@ func (g *gateway) send(n int, now time.Duration) {
 
 // answered learns when an answer began.
 func (g *gateway) answered(engine int, f *flight, at time.Duration) {
-	g.in.Latency.First(engine, &f.forecast.Work, f.forecast.First, (at - f.sent).Seconds())
+	l := g.book.First(latency.Place{Slot: engine}, &f.forecast.Work, f.forecast.First, (at - f.sent).Seconds())
+	g.in.Latency.Take(&l)
 }
 
 // finished learns how long the tokens of an answer took, from its first on.
 func (g *gateway) finished(engine int, f *flight, took time.Duration, tokens int) {
 	if tokens > 1 {
-		g.in.Latency.Each(engine, &f.forecast.Work, f.forecast.Each, took.Seconds()/float64(tokens-1))
+		l := g.book.Each(latency.Place{Slot: engine}, &f.forecast.Work, f.forecast.Each, took.Seconds()/float64(tokens-1))
+		g.in.Latency.Take(&l)
 	}
 }
 

@@ -439,7 +439,8 @@ func routingRules() map[string][]rule {
 		"Queue.maxRequests":                {atLeast(1)},
 		"Queue.maxBytes": {form(quantity, maxWord),
 			cel("type(self) == int ? self > 0 : quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")},
-		"Queue.maxWait": duration,
+		"Queue.maxWait":  duration,
+		"Queue.fairness": {oneOf(service.Fairnesses...)},
 	}
 }
 

@@ -1,0 +1,86 @@
+package pickerconfig_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/picker"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestRead reads each configuration of testdata, whose fields are those of the ones
+// that llm-d and the Inference Extension publish, and compares what it becomes and every
+// problem with the file beside it.
+func TestRead(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) < 7 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read := dialect.Read(filepath.Base(file), data)
+			var b strings.Builder
+			for _, p := range read.Problems {
+				fmt.Fprintln(&b, p)
+			}
+			for _, s := range read.Schedulings {
+				j, err := json.MarshalIndent(s.Scheduling, "", "  ")
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintln(&b, string(j))
+				c, err := picker.Of(s.Scheduling.Picker)
+				if err == nil {
+					_, err = picker.New(c)
+				}
+				if err != nil {
+					t.Errorf("the policy is none: %v", err)
+				}
+			}
+			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(b.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil || string(want) != b.String() {
+				t.Errorf("got\n%s\nwant\n%s", &b, want)
+			}
+		})
+	}
+}
+
+// FuzzRead: whatever a file says is a policy or a problem.
+func FuzzRead(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.yaml")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, s := range dialect.Read("f.yaml", data).Schedulings {
+			c, err := picker.Of(s.Scheduling.Picker)
+			if err == nil {
+				_, err = picker.New(c)
+			}
+			if err != nil {
+				t.Errorf("%+v: %v", s.Scheduling.Picker, err)
+			}
+		}
+	})
+}
