@@ -61,16 +61,25 @@ spec:
     - {type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: X-Tenant, value: blue}], remove: [X-Debug]}}
     - {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: Server, value: ours}]}}
     backendRefs: [{group: roundhouse.dev, kind: Pool, name: outside}]
+  - matches: [{path: {type: PathPrefix, value: /tools}}]
+    filters:
+    - {type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /own/tool}}}
+    - {type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: X-Tenant, value: blue}], remove: [X-Debug]}}
+    - {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: Server, value: ours}]}}
+    backendRefs: [{group: roundhouse.dev, kind: Pool, name: outside}]
   - matches: [{path: {type: PathPrefix, value: /old}}]
     filters:
     - {type: RequestRedirect, requestRedirect: {scheme: https, hostname: new.test, path: {type: ReplacePrefixMatch, replacePrefixMatch: /team}, statusCode: 308}}
 `
 	contains(t, n.do("apply", "--wait", "-f", write(t, dir, "r.yaml", route)), "httproute default/team created")
-	for path, want := range map[string]string{"/team/v1/completions?a=1": "/v1/completions?a=1 host=inside.test", "/team/own/tool": "/own/tool host=inside.test"} {
+	for path, want := range map[string]string{"/team/v1/completions?a=1": "/v1/completions?a=1 host=inside.test", "/tools/x": "/own/tool/x host="} {
 		a := n.post(path, `{"model":"m","prompt":"hi"}`, "X-Tenant", "red", "X-Debug", "1", "Connection", "X-Tenant")
-		if a.status != 200 || a.body != want+` tenant=["blue"] debug=[]` || a.header.Get("Server") != "ours" {
+		if a.status != 200 || !strings.HasPrefix(a.body, want) || !strings.HasSuffix(a.body, ` tenant=["blue"] debug=[]`) || a.header.Get("Server") != "ours" {
 			t.Errorf("%s: %s, from %q", path, a, a.header.Get("Server"))
 		}
+	}
+	if a := n.get(n.gateway + "/team/metrics"); a.status != 404 {
+		t.Errorf("a path that is none of the gateway's calls: %s", a)
 	}
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Get(n.gateway + "/old/x?y=1")

@@ -89,6 +89,9 @@ func TestRewriteAndRedirect(t *testing.T) {
 	} {
 		r.send(c.method, c.path, c.body).want(t, 200, c.want)
 	}
+	// What the gateway does not serve at /metrics, it does not at /team/metrics.
+	r.send("GET", "/team/metrics", "").want(t, 404)
+	r.send("POST", "/team/v1/load_lora_adapter", "{}").want(t, 404)
 	for path, want := range map[string]string{"/old/a?b=c": r.url + "/new/a?b=c", "/v1/models": "https://b.test/v1/models"} {
 		if a := r.send("GET", path, ""); a.code/100 != 3 || a.header.Get("Location") != want {
 			t.Errorf("%s: %d to %q, want %s", path, a.code, a.header.Get("Location"), want)

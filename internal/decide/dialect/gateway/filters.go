@@ -202,7 +202,7 @@ func (f *filters) url(path, host string, edit *pathEdit) *routing.URLRewrite {
 		return out
 	}
 	if out.Path.Value = *value; !validPath(out.Path.Value) && (out.Path.Value != "" || out.Path.Prefix == "") {
-		f.Errorf(at, "%q is not a path: it begins with / and has at most %d bytes, escaped where they are none of a path's", manifest.Clip(*value), maxPath)
+		f.Errorf(at, "%q is not a path: it begins with /, has no segment . or .., and at most %d bytes, escaped where they are none of a path's", manifest.Clip(*value), maxPath)
 	}
 	return out
 }
@@ -219,6 +219,11 @@ func validPath(p string) bool {
 				return false
 			}
 		case c <= ' ' || c >= 0x7f || strings.IndexByte("?#\"<>\\^`{|}", c) >= 0:
+			return false
+		}
+	}
+	for segment := range strings.SplitSeq(strings.ReplaceAll(strings.ToLower(p), "%2e", "."), "/") {
+		if segment == "." || segment == ".." {
 			return false
 		}
 	}
