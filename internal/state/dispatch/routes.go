@@ -190,7 +190,7 @@ func (g *Grant) Hedge() *Grant {
 	}
 	now := p.d.clock.Now()
 	slow := g.reservation.slot.endpoint
-	if r := slow.report.Load(); r != nil && r.load != nil && r.load.Waiting > 0 || p.entry.saturation(p.queue.Config(), nil, now) >= 1 {
+	if r := slow.report.Load(); r != nil && p.queue.Config().Queues(r.load, now) || p.entry.saturation(p.queue.Config(), nil, now) >= 1 {
 		return nil
 	}
 	if !g.route.allows(now) {
