@@ -98,3 +98,24 @@ func TestRedirect(t *testing.T) {
 		t.Error("a table without filters has answers of its own")
 	}
 }
+
+// FuzzPathRewrite: whatever a client asks for, what a replica is asked for is a path that
+// has the value before what was not replaced.
+func FuzzPathRewrite(f *testing.F) {
+	for _, seed := range [][3]string{{"/foo/bar", "/foo", "/x"}, {"/%66oo/%", "/foo", ""}, {"/", "/", "/"}, {"/a%2", "/a%2", "/"}} {
+		f.Add(seed[0], seed[1], seed[2])
+	}
+	f.Fuzz(func(t *testing.T, path, prefix, value string) {
+		if !strings.HasPrefix(path, "/") || !strings.HasPrefix(prefix, "/") || value != "" && !strings.HasPrefix(value, "/") {
+			return
+		}
+		got := (&routing.PathRewrite{Prefix: prefix, Value: value}).Apply(path)
+		if got == path {
+			return
+		}
+		rest, ok := strings.CutPrefix(got, strings.TrimSuffix(value, "/"))
+		if !strings.HasPrefix(got, "/") || !ok || rest != "/" && !strings.HasSuffix(path, rest) {
+			t.Errorf("%q with %q in place of %q is %q", path, value, prefix, got)
+		}
+	})
+}
