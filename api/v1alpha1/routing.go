@@ -38,6 +38,56 @@ type RouteSpec struct {
 	// Mirrors are at most 4 services and pools that get copies of requests, whose
 	// answers nobody sees.
 	Mirrors []RouteMirror `json:"mirrors,omitempty"`
+	// RequestHeaders change the header that a replica gets, ResponseHeaders the one
+	// that the client gets.
+	RequestHeaders  *RouteHeaders `json:"requestHeaders,omitempty"`
+	ResponseHeaders *RouteHeaders `json:"responseHeaders,omitempty"`
+	// Retry is which answers are asked for again from another replica.
+	Retry *RouteRetry `json:"retry,omitempty"`
+	// Hedge sends a request to a second replica where the first is slow to begin its
+	// answer.
+	Hedge *RouteHedge `json:"hedge,omitempty"`
+	// RetryBudget bounds retries and hedges together.
+	RetryBudget *RouteRetryBudget `json:"retryBudget,omitempty"`
+}
+
+// RouteHeaders are changes of a header. Each name is in one of them.
+type RouteHeaders struct {
+	// Set puts a value in the place of all, Add another one after them; each has at
+	// most 16 names.
+	Set map[string]string `json:"set,omitempty"`
+	Add map[string]string `json:"add,omitempty"`
+	// Remove are at most 16 names.
+	Remove []string `json:"remove,omitempty"`
+}
+
+// RouteRetry is when a request is sent to another replica because of the answer of
+// one.
+type RouteRetry struct {
+	// Codes are at most 16 statuses, 400 to 599; default: 429, and 5xx except 501 and
+	// 505.
+	Codes []int `json:"codes,omitempty"`
+	// Attempts is how many replicas are tried after the first, 0 to 10; default 2.
+	Attempts *int `json:"attempts,omitempty"`
+	// Backoff is the wait before the first, at most 1m; it doubles.
+	Backoff *metav1.Duration `json:"backoff,omitempty"`
+}
+
+// RouteHedge is when the second replica is asked, one of them.
+type RouteHedge struct {
+	// After is a time since the request was sent.
+	After *metav1.Duration `json:"after,omitempty"`
+	// Percentile is 50 to 99, of the times to the first byte of the route's latest
+	// answers.
+	Percentile *int `json:"percentile,omitempty"`
+}
+
+// RouteRetryBudget allows so many retries and hedges in 10 seconds.
+type RouteRetryBudget struct {
+	// Percent of the route's requests in that time, 0 to 100; default 20.
+	Percent *int `json:"percent,omitempty"`
+	// PerSecond are allowed besides, 0 to 1000; default 10.
+	PerSecond *int `json:"perSecond,omitempty"`
 }
 
 // RouteTimeouts are the bounds of one request.

@@ -178,6 +178,8 @@ const (
 	ReasonRouted          = "Routed"
 	ReasonDegraded        = "Degraded" // ready, but a part does not serve
 	ReasonChecking        = "Checking" // not known yet: servers are being checked
+	ReasonInvalidKind     = "InvalidKind"
+	ReasonUnsupported     = "UnsupportedValue"
 )
 
 // Degradation is what is wrong with the addresses of a pool; the zero value is
@@ -239,6 +241,10 @@ type HTTPRule struct {
 	Matches  []HTTPMatch `json:"matches"` // never empty
 	Backends []Backend   `json:"backends,omitempty"`
 	Handling Handling    `json:"handling,omitzero"`
+	// Fault is why requests of the rule fail, FaultReason the word for it in its
+	// route's status: a filter is none that is applied here; "" for no fault.
+	Fault       string `json:"fault,omitempty"`
+	FaultReason string `json:"faultReason,omitempty"`
 }
 
 // Backend is where requests of a rule go, and its share of them.
@@ -251,6 +257,10 @@ type Backend struct {
 	// Fault is why requests of this share fail: the kind is none that answers,
 	// or its namespace does not allow the reference; "" for no fault.
 	Fault string `json:"fault,omitempty"`
+	// FaultReason is the word for a Fault in the route's status; "" is InvalidKind.
+	FaultReason string `json:"faultReason,omitempty"`
+	// Handling takes the place of the rule's, which it contains; nil leaves that.
+	Handling *Handling `json:"handling,omitempty"`
 }
 
 // MatchType is how a value is compared.

@@ -166,6 +166,12 @@ func (c *Config) Saturation(e *Endpoint, now time.Time) float64 {
 	return c.saturation(e, now, e.Load != nil && e.Load.Waiting > 0)
 }
 
+// Queues reports whether requests are known to wait in an engine's own queue. Those of
+// a server that collects batches do not count.
+func (c *Config) Queues(l *replica.Load, now time.Time) bool {
+	return l != nil && !l.Batches && l.Waiting > 0 && c.weight(now.Sub(l.At)) > 0
+}
+
 // Pace is the saturation of an endpoint while requests are held: each that was
 // sent there since it last spoke is taken to wait, so that those held are let
 // go as fast as the endpoint works, and not all at its first word of capacity.

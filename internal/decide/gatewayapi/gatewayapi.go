@@ -212,6 +212,7 @@ const (
 	conditionAccepted   = "Accepted"
 	conditionProgrammed = "Programmed"
 	conditionResolved   = "ResolvedRefs"
+	conditionPartial    = "PartiallyInvalid"
 	conditionConflicted = "Conflicted"
 	conditionSupported  = "SupportedVersion"
 )

@@ -303,3 +303,26 @@ func TestPools(t *testing.T) {
 		})
 	}
 }
+
+// TestUnsupportedFilters: a filter that is not applied leaves the route's other rules as
+// they are, and its status names it.
+func TestUnsupportedFilters(t *testing.T) {
+	const bad, custom, fine = "{backendRefs: [{name: chat}], filters: [{type: CORS, cors: {}}]}", "{backendRefs: [{name: chat}], filters: [{type: ExtensionRef, extensionRef: {group: e, kind: F, name: f}}]}", "{backendRefs: [{name: chat}]}"
+	for name, c := range map[string]struct{ rules, want string }{
+		"none":         {fine, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs"},
+		"of one rule":  {fine + ", " + bad, "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs PartiallyInvalid=True/UnsupportedValue"},
+		"of all":       {bad, "Accepted=False/UnsupportedValue ResolvedRefs=True/ResolvedRefs"},
+		"of a backend": {"{backendRefs: [{name: chat, filters: [{type: Own}]}]}", "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs PartiallyInvalid=True/UnsupportedValue"},
+		"custom":       {fine + ", " + custom, "Accepted=True/Accepted ResolvedRefs=False/InvalidKind"},
+	} {
+		v := Judge(world(t, ours+gw("g", "roundhouse", "{name: x, port: 80, protocol: HTTP, "+all+"}")+rt("{name: g, namespace: infra}", "rules: ["+c.rules+"]")))
+		r := v.Routes[service.Key{Namespace: "a", Name: "r"}]
+		if len(r.Parents) != 1 || reasons(r.Parents[0].Conditions) != c.want {
+			t.Errorf("%s: %+v, want %s", name, r.Parents, c.want)
+			continue
+		}
+		if r.Served == nil { // its requests get the error
+			t.Errorf("%s: the route is not served", name)
+		}
+	}
+}

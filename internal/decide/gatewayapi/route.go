@@ -18,8 +18,10 @@ func (j *judge) route(r *Route) {
 	var out RouteStatus
 	var hosts hostnames
 	var resolved service.Condition
+	var dropped unsupported
 	served := r.Object
 	if served != nil {
+		dropped = unsupportedOf(served)
 		served, resolved = j.backends(served)
 	}
 	for _, p := range r.Parents {
@@ -28,12 +30,18 @@ func (j *judge) route(r *Route) {
 			continue
 		}
 		accepted := j.attach(r, p, g, &hosts)
+		if dropped.whole && accepted.Status == "True" { // its requests get the error all the same
+			accepted = condition(conditionAccepted, false, routing.ReasonUnsupported, dropped.message)
+		}
 		out.Parents = append(out.Parents, ParentStatus{Ref: p, Conditions: []service.Condition{accepted}})
 		if r.Object == nil {
 			continue
 		}
 		at := &out.Parents[len(out.Parents)-1]
 		at.Conditions = append(at.Conditions, resolved)
+		if dropped.message != "" && !dropped.whole {
+			at.Conditions = append(at.Conditions, condition(conditionPartial, true, routing.ReasonUnsupported, dropped.message))
+		}
 		j.pools(r.Object, p, g, accepted)
 	}
 	if len(out.Parents) == 0 {
@@ -123,6 +131,33 @@ func (g *gateway) listed() string {
 	return strings.Join(out, ", ")
 }
 
+// unsupported is what of a route is not applied here: some of its rules, or all.
+type unsupported struct {
+	message string
+	whole   bool
+}
+
+func unsupportedOf(r *routing.HTTPRoute) (out unsupported) {
+	note := func(fault, reason string) bool {
+		if fault == "" || reason != routing.ReasonUnsupported {
+			return false
+		}
+		out.message = cmp.Or(out.message, "Dropped Rule: "+fault)
+		return true
+	}
+	lost := 0
+	for i := range r.Rules {
+		if note(r.Rules[i].Fault, r.Rules[i].FaultReason) {
+			lost++
+		}
+		for _, b := range r.Rules[i].Backends {
+			note(b.Fault, b.FaultReason)
+		}
+	}
+	out.whole = lost > 0 && lost == len(r.Rules)
+	return out
+}
+
 // backends is the route with a Fault for each backend that it may not reach,
 // and what its status says of them.
 func (j *judge) backends(r *routing.HTTPRoute) (*routing.HTTPRoute, service.Condition) {
@@ -135,14 +170,18 @@ func (j *judge) backends(r *routing.HTTPRoute) (*routing.HTTPRoute, service.Cond
 	out := *r
 	out.Rules = slices.Clone(r.Rules)
 	for i := range out.Rules {
+		if f := out.Rules[i].Fault; f != "" && out.Rules[i].FaultReason != routing.ReasonUnsupported {
+			fail(out.Rules[i].FaultReason, f)
+		}
 		bs := slices.Clone(out.Rules[i].Backends)
 		out.Rules[i].Backends = bs
 		for k := range bs {
 			b := &bs[k]
 			at := fmt.Sprintf("spec.rules[%d].backendRefs[%d]: ", i, k)
 			switch missing := ""; {
+			case b.FaultReason == routing.ReasonUnsupported:
 			case b.Fault != "":
-				fail("InvalidKind", at+b.Fault)
+				fail(routing.ReasonInvalidKind, at+b.Fault)
 			case !j.granted(reference{Group, "HTTPRoute", r.Namespace}, reference{b.Group, b.Kind, b.Namespace}, b.Name):
 				b.Fault = fmt.Sprintf("%s %s is in another namespace, and no ReferenceGrant there lets HTTPRoutes of %s refer to it", b.Kind, b.Key, r.Namespace)
 				fail("RefNotPermitted", at+b.Fault)

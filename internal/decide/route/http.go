@@ -19,6 +19,9 @@ type httpTable struct {
 	// exactOf and wildcardOf are the namespace of all routes of a host; "" where
 	// there are several.
 	exactOf, wildcardOf map[string]string
+	// edits reports that a rule has an answer of its own, or changes its requests'
+	// URLs: otherwise nobody has to look for those.
+	edits bool
 }
 
 // httpMatch is one match of one rule.
@@ -62,6 +65,7 @@ func (t *Table) compileHTTP(set *accepted) httpTable {
 	h.exactOf, h.wildcardOf = map[string]string{}, map[string]string{}
 	for _, r := range set.http {
 		for i := range r.Rules {
+			h.edits = h.edits || r.Rules[i].Handling.Redirect != nil || r.Rules[i].Handling.Rewrite != nil
 			for j := range r.Rules[i].Matches {
 				m := compileMatch(r, i, &r.Rules[i].Matches[j])
 				if m == nil {
@@ -252,6 +256,9 @@ func (t *Table) Broken(q Query) error {
 	if m == nil {
 		return nil
 	}
+	if err := m.answer(&q); err != nil {
+		return err
+	}
 	why := "no backend has a weight above 0"
 	for i, b := range m.route.Rules[m.rule].Backends {
 		lost := cmp.Or(b.Fault, t.missing(b.Ref))
@@ -263,7 +270,7 @@ func (t *Table) Broken(q Query) error {
 			why = lost
 		}
 	}
-	return &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: why}
+	return &BackendError{Object: m.name(), Message: why}
 }
 
 // others reports whether a request belongs to another namespace than this one: it
@@ -319,16 +326,22 @@ func (m *httpMatch) holdsPath(path string) bool {
 // forward sends a request to one of the rule's backends. One that is not there
 // keeps its share, which fails, as the Gateway API has it.
 func (t *Table) forward(m *httpMatch, q *Query, random func(n int) int) (Target, error) {
+	if err := m.answer(q); err != nil {
+		return Target{}, err
+	}
 	backends := m.route.Rules[m.rule].Backends
 	i := m.split.pick(random)
 	if i < 0 {
-		return Target{}, &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: "no backend has a weight above 0"}
+		return Target{}, &BackendError{Object: m.name(), Message: "no backend has a weight above 0"}
 	}
 	b := &backends[i]
 	if lost := cmp.Or(b.Fault, t.missing(b.Ref)); lost != "" {
-		return Target{}, &BackendError{Object: "HTTPRoute " + m.route.Key.String(), Message: lost}
+		return Target{}, &BackendError{Object: m.name(), Message: lost}
 	}
-	out := Target{Pool: b.Ref, Handling: m.route.Rules[m.rule].Handling.OrNil(), by: reasons{http: m, index: i}}
+	out := Target{Pool: b.Ref, Handling: m.handling(b), by: reasons{http: m, index: i}}
+	if out.Handling != nil && out.Handling.Redirect != nil {
+		return Target{}, m.redirect(out.Handling.Redirect, q)
+	}
 	if b.Pool {
 		return t.pools[b.Key].resolve(q, q.Model, random, out)
 	}

@@ -102,10 +102,21 @@ func administers(segment string) bool {
 // path of their root.
 var beside = []string{"/-", "/v1/-", "/v2/-", "/openai/-", "/openai/v1/-"}
 
-// names reports whether the match asks for a path, rather than for all of a root.
+// names reports whether the match asks for a path, rather than for all of a root: the
+// client's path, and that which its rule gives replicas.
 func (m *httpMatch) names() bool {
+	rule := &m.route.Rules[m.rule]
+	if m.uncovers(&rule.Handling) || slices.ContainsFunc(rule.Backends, func(b routing.Backend) bool { return b.Handling != nil && m.uncovers(b.Handling) }) {
+		return false
+	}
 	if m.spec.Path.Type == routing.MatchExact {
 		return true
 	}
 	return !slices.ContainsFunc(beside, m.holdsPath)
+}
+
+// uncovers reports whether a rewrite of the match's prefix leads to all of a root.
+func (m *httpMatch) uncovers(h *routing.Handling) bool {
+	return h.Rewrite != nil && h.Rewrite.Path != nil && h.Rewrite.Path.Prefix != "" &&
+		slices.Contains(beside, h.Rewrite.Path.Apply(strings.TrimSuffix(h.Rewrite.Path.Prefix, "/")+"/-"))
 }

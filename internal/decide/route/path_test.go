@@ -39,6 +39,11 @@ func TestNamesPath(t *testing.T) {
 		return []routing.HTTPMatch{{Path: routing.ValueMatch{Type: kind, Value: value}, Method: method}}
 	}
 	to := []routing.Backend{{Ref: routing.Service(key("default/iris")), Weight: 1}}
+	rewritten := func(prefix, value string) routing.Handling {
+		return routing.Handling{Rewrite: &routing.URLRewrite{Path: &routing.PathRewrite{Prefix: prefix, Value: value}}}
+	}
+	stripped, strips := to[0], rewritten("/part", "")
+	stripped.Handling = &strips
 	tab := NewTable([]Entry{{Key: key("default/iris")}}, "", &routing.HTTPRoute{Meta: meta("default/r", 0), Hostnames: []string{"a.test", "iris.default.localhost"},
 		Rules: []routing.HTTPRule{
 			{Matches: match(routing.MatchPrefix, "/", "POST"), Backends: to},
@@ -49,6 +54,10 @@ func TestNamesPath(t *testing.T) {
 			{Matches: match(routing.MatchPrefix, "/v1/own", ""), Backends: to},
 			{Matches: match(routing.MatchExact, "/v2/own", ""), Backends: to},
 			{Matches: match(routing.MatchRegexp, "/v2/.*|/.*s", ""), Backends: to},
+			{Matches: match(routing.MatchPrefix, "/team", ""), Backends: to, Handling: rewritten("/team", "/")},
+			{Matches: match(routing.MatchPrefix, "/one", ""), Backends: to, Handling: rewritten("/one/", "/v1")},
+			{Matches: match(routing.MatchPrefix, "/tools", ""), Backends: to, Handling: rewritten("/tools", "/v1/tools")},
+			{Matches: match(routing.MatchPrefix, "/part", ""), Backends: []routing.Backend{to[0], stripped}},
 		}})
 	for _, c := range []struct {
 		host, path, method string
@@ -65,6 +74,10 @@ func TestNamesPath(t *testing.T) {
 		{"a.test", "/v2/own", "POST", true},
 		{"a.test", "/v2/trace/setting", "POST", false},
 		{"a.test", "/metrics", "GET", false},
+		{"a.test", "/team/metrics", "GET", false}, // it would become /metrics
+		{"a.test", "/one/load_lora_adapter", "POST", false},
+		{"a.test", "/tools/x", "POST", true},
+		{"a.test", "/part/metrics", "GET", false},
 		{"b.test", "/own", "GET", false},
 		{"iris.default.localhost", "/own", "GET", false},
 	} {

@@ -175,17 +175,28 @@ func (s *statuses) unresolved(ref routing.Ref) string {
 func (s *statuses) httpRoute(r *routing.HTTPRoute) routing.Status {
 	var refs []routing.Ref
 	p := parts{statuses: s}
+	does := ""
 	for _, rule := range r.Rules {
+		switch {
+		case rule.Fault != "":
+			p.other = appendNew(p.other, rule.Fault)
+			continue
+		case rule.Handling.Redirect != nil:
+			p.serving, does = p.serving+1, "redirects"
+		}
 		for _, b := range rule.Backends {
 			refs = append(refs, b.Ref)
 			p.add(b.Ref, b.Weight, b.Fault)
 		}
 	}
+	if len(refs) > 0 {
+		does = "to " + summary(refs)
+	}
 	resolved := condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")
 	if len(p.missing) > 0 { // even if others serve: so the Gateway API has it
 		resolved = condition(routing.ConditionResolvedRefs, "False", routing.ReasonBackendNotFound, strings.Join(p.missing, "; "))
 	}
-	return routing.Status{Parents: r.Parents, Conditions: []service.Condition{p.ready("to "+summary(refs), "backend"),
+	return routing.Status{Parents: r.Parents, Conditions: []service.Condition{p.ready(does, "backend"),
 		condition(routing.ConditionAccepted, "True", routing.ReasonAccepted, ""), resolved}}
 }
 

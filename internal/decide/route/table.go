@@ -42,6 +42,10 @@ type Query struct {
 	Host string
 	// Path, RawQuery and Method are for HTTPRoutes alone; Path has no query.
 	Path, RawQuery, Method string
+	// RawPath is the URL's, "" where Path says all; Secure, that the request came over
+	// TLS. They are for redirects and rewrites alone.
+	RawPath string
+	Secure  bool
 	// Header gives the first value of a header; nil is a request without any.
 	Header func(canonicalName string) string
 	// Model is the name in the body or path: "name" or "namespace/name".

@@ -18,6 +18,23 @@ type reasons struct {
 	objective *routing.Objective
 }
 
+// ID names the rule of a route: of a Route the first.
+type ID struct {
+	routing.ID
+	Rule int
+}
+
+// RouteID is the rule that led here; zero for none.
+func (t *Target) RouteID() (id ID) {
+	switch by := &t.by; {
+	case by.http != nil:
+		id.ID, id.Rule = routing.IDOf(by.http.route), by.http.rule
+	case by.claim != nil && by.claim.route != nil:
+		id.ID = routing.IDOf(by.claim.route)
+	}
+	return id
+}
+
 // Why returns what led here, in one line: which object sent the request where,
 // and what its share is. It is built anew for every call.
 func (t Target) Why() string {

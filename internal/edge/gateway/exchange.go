@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/orca"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
@@ -87,6 +88,9 @@ func (x *exchange) finish() {
 		u, _ := x.seen.Usage()
 		g.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: u.PromptTokens, Completion: u.CompletionTokens, Cached: u.CachedTokens}, Tokens: x.seen.Events()})
 		x.gw.metrics.Waited(x.service, g.Waited())
+	}
+	if x.proxy.taken != nil {
+		x.proxy.taken()
 	}
 	if x.picker.picked != nil {
 		x.picker.picked.Close()
@@ -168,6 +172,7 @@ func (x *exchange) admit() error {
 		return err
 	}
 	x.service = g.Service()
+	x.req.changeHeader(g.Handling().RequestHeader)
 	if x.req.parsed != nil && x.req.body.tail == nil {
 		var parts [3][]byte
 		body, _ := x.req.appendBody(parts[:0], g.Model())
@@ -233,6 +238,7 @@ func (x *exchange) sendHeader(in *incoming) {
 	in.fields = withoutCORS(in.fields, x.w.Header()["Vary"])
 	x.copyHeader(in, x.req.id)
 	g := x.proxy.grant
+	applyChanges(x.w.Header(), g.Handling().ResponseHeader)
 	if waited := g.Waited(); waited > 0 {
 		x.w.Header().Set(headerWaited, strconv.FormatInt(waited.Milliseconds(), 10))
 	}
@@ -250,10 +256,14 @@ const statusClientGone = 499
 func (x *exchange) refuse(err error) {
 	var f *failure
 	var picker *PickerRefusal
+	var redirect *route.RedirectError
 	ctx := x.req.r.Context()
 	switch {
 	case errors.As(err, &f):
 		x.fail(f)
+		return
+	case errors.As(err, &redirect):
+		x.redirect(redirect)
 		return
 	case ctx.Err() == nil && errors.As(err, &picker):
 		x.refusedByPicker(picker)

@@ -31,14 +31,16 @@ const (
 // another goroutine may send it.
 type copied struct {
 	*transport
-	dispatch *dispatch.Dispatcher
-	to       routing.Mirror
-	call     surface.Call
-	query    string // of the URL
-	model    string
-	parsed   *openai.Request // nil where the body names no model
-	request  http1.Request
-	body     []byte
+	dispatch  *dispatch.Dispatcher
+	to        routing.Mirror
+	call      surface.Call
+	path      *routing.Handling // of the request's route, which may change its path
+	rewritten bool              // see request
+	query     string            // of the URL
+	model     string
+	parsed    *openai.Request // nil where the body names no model
+	request   http1.Request
+	body      []byte
 }
 
 // mirror sends copies of the request where its route says. The answer to the client
@@ -59,7 +61,7 @@ func (x *exchange) mirror(g *dispatch.Grant) {
 			t.metrics.Mirrored(g.Service(), mirrorSkipped)
 			continue
 		}
-		c := &copied{transport: t, dispatch: x.gw.dispatch, to: to, call: q.call, query: q.r.URL.RawQuery, model: q.model, body: bytes.Clone(q.body.head),
+		c := &copied{transport: t, dispatch: x.gw.dispatch, to: to, call: q.call, path: g.Handling(), rewritten: q.rewritten, query: q.r.URL.RawQuery, model: q.model, body: bytes.Clone(q.body.head),
 			request: http1.Request{Method: q.r.Method, Fields: bytes.Clone(q.header())}}
 		if q.parsed != nil {
 			parsed := *q.parsed
@@ -112,7 +114,7 @@ func (c *copied) send() error {
 	if p := g.Pool(); p != nil {
 		prefix = p.OpenAIPrefix
 	}
-	out.Address, out.Host, out.Target, out.Timeout = g.Address(), g.Address(), c.call.Target(prefix, name), c.answerTimeout(g)
+	out.Address, out.Host, out.Target, out.Timeout = g.Address(), g.Address(), pathFor(&c.call, c.path, c.rewritten, prefix, name), c.answerTimeout(g)
 	if c.query != "" {
 		out.Target += "?" + c.query
 	}

@@ -74,6 +74,7 @@ type proxy struct {
 	// limit is how long the last try could take; limitOfRoute, that the route said so.
 	limit        time.Duration
 	limitOfRoute bool
+	taken        context.CancelFunc // of the attempt that the answer is of; nil for a try alone
 }
 
 // send returns the first answer that is to be passed on, and its first bytes in
@@ -84,7 +85,11 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 	}
 	for {
 		p.setTryHeaders()
-		in, out, err = p.try()
+		if after, ok := p.hedgeAfter(); ok {
+			in, out, err = p.tryHedged(after)
+		} else {
+			in, out, err = p.try()
+		}
 		if err == nil {
 			if in.status >= http.StatusBadRequest && p.retryAnswer(&in, &out) {
 				continue
@@ -97,6 +102,9 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 		p.seen.Failed(err)
 		if errors.Is(err, errSlow) {
 			limit := p.limit
+			if p.limitOfRoute && p.retrySlow() {
+				continue
+			}
 			p.warn("replica did not answer in time", "timeout", limit)
 			if p.limitOfRoute {
 				p.grant.Done(dispatch.Outcome{})
@@ -142,14 +150,8 @@ func (p *proxy) try() (in incoming, out relay, err error) {
 	if in, err = p.sendOnce(); err != nil {
 		return in, out, p.prefill.cause(err)
 	}
-	out = relay{body: in.body}
-	out.begin(&in)
-	for out.n == 0 && out.err == nil {
-		out.read()
-	}
-	if out.n == 0 && !errors.Is(out.err, io.EOF) {
-		out.close()
-		return in, out, p.prefill.cause(out.err)
+	if out, err = firstBytes(&in); err != nil {
+		return in, out, p.prefill.cause(err)
 	}
 	return in, out, nil
 }
@@ -160,7 +162,7 @@ func (p *proxy) sendOnce() (incoming, error) {
 	address, q := p.grant.Address(), p.req
 	out := &p.outgoing
 	p.limit, p.limitOfRoute = p.tryTimeout()
-	*out = http1.Request{Address: address, Host: q.host(address), Method: q.r.Method, Target: q.target(p.grant),
+	*out = http1.Request{Address: address, Host: q.host(p.grant), Method: q.r.Method, Target: q.target(p.grant),
 		Fields: q.header(), Timeout: p.limit}
 	out.Body, out.Length = q.appendBody(p.parts[:0], p.grant.Model())
 	if q.body.tail != nil {
@@ -207,15 +209,44 @@ func replicaFailed(message string) error {
 // answer void.
 func (p *proxy) retryAnswer(in *incoming, out *relay) bool {
 	replica := p.grant.Replica()
-	moved := p.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now()), Retryable: p.req.repeatable()})
-	if moved {
-		out.close()
-		err := fmt.Errorf("%s answered %d", replica, in.status)
-		p.seen.Retried = err.Error()
-		p.seen.Failed(err)
-		p.warn("replica failed: the request is sent to another", "error", err)
+	if !p.again(dispatch.Answer{Status: in.status, Result: breaker.OfStatus(in.status), RetryAfter: retryAfter(in.fields, time.Now()), Retryable: p.req.repeatable()}) {
+		return false
 	}
-	return moved
+	out.close()
+	err := fmt.Errorf("%s answered %d", replica, in.status)
+	p.seen.Retried = err.Error()
+	p.seen.Failed(err)
+	p.warn("replica failed: the request is sent to another", "error", err)
+	return true
+}
+
+// retrySlow reports whether a request that a replica has not begun to answer within the
+// time of its route has moved to another, as only a route that retries asks for.
+func (p *proxy) retrySlow() bool {
+	return p.grant.Handling().Retry != nil &&
+		p.again(dispatch.Answer{Status: http.StatusGatewayTimeout, Result: breaker.Answered, Retryable: p.req.repeatable()})
+}
+
+// again reports whether the request has moved to another replica because of an answer,
+// after the wait that its route asks for.
+func (p *proxy) again(a dispatch.Answer) bool {
+	j := p.grant.Judge(a)
+	if !j.Again {
+		return false
+	}
+	if j.After > 0 {
+		if ends := p.ends(); !ends.IsZero() && time.Until(ends) <= j.After {
+			return false
+		}
+		wait := time.NewTimer(j.After)
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+		case <-p.req.r.Context().Done():
+			return false
+		}
+	}
+	return p.grant.Move()
 }
 
 // warn writes a warning about the granted replica, unless it was just written.

@@ -40,6 +40,8 @@ type request struct {
 	// name in the body.
 	picked, renamed bool
 	routed          bool // to was its router's choice (ServeTo), whose PeerHeaders count
+	// rewritten: call is that of the path that the request's route gives replicas.
+	rewritten bool
 
 	reader   patientReader
 	fields   []byte // of the header for replicas, encoded; empty: not yet
@@ -108,7 +110,7 @@ func (q *request) setJSON() {
 // query is what the dispatcher reads of the request.
 func (q *request) query(sessionHeader string, pass *keys.Pass) dispatch.Request {
 	h := q.r.Header
-	out := dispatch.Request{To: q.to, Host: q.r.Host, Path: q.r.URL.Path, RawQuery: q.r.URL.RawQuery, Method: q.r.Method, Header: h.Get, Model: q.model, Protocol: q.call.Protocol, Explain: q.call.Explains(), Prompt: q.prompt, Idempotent: q.idempotent(),
+	out := dispatch.Request{To: q.to, Host: q.r.Host, Path: q.r.URL.Path, RawPath: q.r.URL.RawPath, Secure: q.r.TLS != nil, RawQuery: q.r.URL.RawQuery, Method: q.r.Method, Header: h.Get, Model: q.model, Protocol: q.call.Protocol, Explain: q.call.Explains(), Prompt: q.prompt, Idempotent: q.idempotent(),
 		Objective: routing.FirstOf(h.Get, routing.HeaderObjective), FairnessID: routing.FirstOf(h.Get, routing.HeaderFairness)}
 	if q.parsed != nil {
 		out.MaxTokens = q.parsed.MaxTokens
@@ -145,7 +147,7 @@ func (q *request) target(g *dispatch.Grant) string {
 	if p := g.Pool(); p != nil {
 		prefix = p.OpenAIPrefix
 	}
-	path := q.call.Target(prefix, g.Model())
+	path := pathFor(&q.call, g.Handling(), q.rewritten, prefix, g.Model())
 	if path == "" {
 		path = "/"
 	}
@@ -155,12 +157,15 @@ func (q *request) target(g *dispatch.Grant) string {
 	return path
 }
 
-// host returns the host to ask the replica at an address for.
-func (q *request) host(address string) string {
+// host returns the host to ask the granted replica for.
+func (q *request) host(g *dispatch.Grant) string {
+	if w := g.Handling().Rewrite; w != nil && w.Host != "" {
+		return w.Host
+	}
 	if q.call.Kind == surface.AsIs && q.r.Host != "" {
 		return q.r.Host
 	}
-	return address
+	return g.Address()
 }
 
 // appendBody appends to dst the parts of the body to send that are in memory, with

@@ -22,6 +22,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	if call.Kind == surface.Unknown && g.enterService(r, path) {
 		path = r.URL.EscapedPath()
 		call = surface.Find(path, r.URL.Path, anthropic)
+	} else {
+		call = x.enterRoute(call, anthropic)
 	}
 	if x.explains() && call.Surface != surface.V1 {
 		call.Surface = surface.OIP // whose errors are one string
@@ -94,6 +96,9 @@ func (x *exchange) serveFound() error {
 
 // serveCall answers the exchange's call, or has a replica answer it.
 func (x *exchange) serveCall() error {
+	if err := x.redirected(); err != nil {
+		return err
+	}
 	kind := x.req.call.Kind
 	if kind == surface.Banner || kind == surface.ServerMetadata {
 		if err := x.gw.dispatch.Broken(x.query()); err != nil {

@@ -33,6 +33,10 @@ type Dispatcher struct {
 	view atomic.Pointer[view] // what Admit reads without a lock
 	mu   sync.Mutex           // serializes changes of the view
 
+	routes struct {
+		sync.Mutex
+		byID map[route.ID]*routeState
+	}
 	accounts struct {
 		sync.Mutex
 		byKey map[service.Key]*demandCounter
@@ -66,6 +70,7 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 	d := &Dispatcher{cfg: cfg, demand: demand, clock: clock, random: random}
 	d.endpoints.byID, d.endpoints.clock, d.endpoints.breaker = map[string]*endpoint{}, clock, cfg.Breaker
 	d.accounts.byKey = map[service.Key]*demandCounter{}
+	d.routes.byID = map[route.ID]*routeState{}
 	empty := &route.Table{}
 	d.view.Store(&view{table: func() *route.Table { return empty }, pools: map[routing.Ref]*pool{}, scopes: &scopes{}})
 	return d, nil
@@ -119,6 +124,7 @@ func (d *Dispatcher) SetObjects(objects []routing.Object) {
 	defer d.mu.Unlock()
 	if old := d.view.Load(); !old.closed {
 		d.publish(old.pools, objects)
+		d.forgetRoutes(objects)
 	}
 }
 
@@ -243,7 +249,7 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 
 // where is what the request says of where it wants to go.
 func (r *Request) where() route.Query {
-	return route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, Header: r.Header, Model: r.Model, Objective: r.Objective}
+	return route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, RawPath: r.RawPath, Secure: r.Secure, Header: r.Header, Model: r.Model, Objective: r.Objective}
 }
 
 // NamesPath reports whether an HTTPRoute that names a path takes a request.
@@ -255,6 +261,19 @@ func (d *Dispatcher) NamesPath(r Request) bool {
 // nothing.
 func (d *Dispatcher) Broken(r Request) error {
 	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Broken(r.where())
+}
+
+// EditsRequests reports whether any HTTPRoute has answers of its own, or changes URLs.
+func (d *Dispatcher) EditsRequests() bool { return d.view.Load().table().Edits() }
+
+// Redirected is the answer of an HTTPRoute itself to a request, nil for none.
+func (d *Dispatcher) Redirected(r Request) error {
+	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Redirected(r.where())
+}
+
+// Rewritten is the escaped path that a request's HTTPRoute gives replicas.
+func (d *Dispatcher) Rewritten(r Request) (path string, ok bool) {
+	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Rewritten(r.where())
 }
 
 // Resolve finds the pool a request is for without admitting it. Errors are

@@ -46,6 +46,7 @@ type Counts struct {
 	Dropped        uint64 `json:"dropped"`        // by the picker's policy
 	Retries        uint64 `json:"retries"`        // requests sent to one more replica
 	RetriesRefused uint64 `json:"retriesRefused"` // for want of budget
+	Hedges         uint64 `json:"hedges"`         // requests sent to a second replica besides
 	PickedOpen     uint64 `json:"pickedOpen"`     // without the pool's external picker, which gave no answer
 	Usage          Usage  `json:"usage"`          // of the answers that said
 }
@@ -138,10 +139,10 @@ func (p *pool) remove(why string) {
 // lock.
 func (p *pool) grant(r *Request, t route.Target) *Grant {
 	g := &Grant{pool: p, named: t.Named, protocol: r.Protocol, model: t.Model, session: r.Session, subset: r.Subset, until: r.Deadline, idempotent: r.Idempotent, waiting: r.Waiting}
-	g.tally.pool = p.demand
+	g.tally.pool, g.route = p.demand, p.d.stateOf(&t)
 	g.pace.target, g.copied = targetOf(r, t.Latency), r.Copy
-	if t.Handling != nil {
-		g.handling = *t.Handling
+	if g.handling = t.Handling; g.handling == nil {
+		g.handling = &plain
 	}
 	g.waiter.Priority, g.waiter.Fairness, g.waiter.Bytes, g.waiter.Owner = t.Priority, r.FairnessID, max(0, r.Bytes), g
 	if !t.Named {
@@ -219,6 +220,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		return nil, shed(p.id, p.queue.shedReason(w, v.Reason), v.Reason, p.retryAfter(now))
 	}
 	p.budget.Request(now)
+	g.route.request(now)
 	if t := &g.tally; p.ref.Pool && p.scalable != nil && // whose service would be woken for it
 		(t.stage == uncounted || v.Decision == admission.Queue && t.member == nil) {
 		t.countFor(p.d.demandOf(p.scalable.Key), now)

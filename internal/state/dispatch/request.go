@@ -22,6 +22,9 @@ type Request struct {
 	Path string // of its URL, unescaped; it, RawQuery and Method are for HTTPRoutes alone
 	// RawQuery is the URL's without the question mark.
 	RawQuery, Method string
+	// RawPath is the URL's, and Secure that it asks for TLS: for redirects.
+	RawPath string
+	Secure  bool
 	// Header gives the first value of a header by its canonical name, "" when
 	// there is none; nil means the request has no headers.
 	Header func(name string) string

@@ -12,6 +12,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
+	"roundhouse.dev/roundhouse/internal/decide/retry"
 )
 
 // Grant is one admitted request's place on a replica. Its methods are for the
@@ -35,7 +36,9 @@ type Grant struct {
 	hash       *hashes
 	waiting    func(Wait) time.Duration // Request.Waiting
 	pace       pace
-	handling   routing.Handling
+	handling   *routing.Handling
+	hedges     time.Time   // when the request was sent that this one hedges; zero for none
+	route      *routeState // nil where the route neither retries nor hedges
 
 	// Guarded by the pool's mutex while the request waits.
 	waiter         admission.Waiter
@@ -128,8 +131,11 @@ func (g *Grant) Prefill() string { return g.prefillAddress }
 // none.
 func (g *Grant) PrefillGRPC() string { return g.prefillGRPC }
 
+// plain is the handling of requests whose route asks for nothing.
+var plain routing.Handling
+
 // Handling is how the request's route treats it. Not to be changed.
-func (g *Grant) Handling() *routing.Handling { return &g.handling }
+func (g *Grant) Handling() *routing.Handling { return g.handling }
 
 // Model is the name to give the replica; "" leaves the request's as it is.
 func (g *Grant) Model() string {
@@ -229,13 +235,17 @@ func (g *Grant) retryError(ctx context.Context, replica string, failed error, no
 	case g.failed.lost >= maxLost:
 		return unavailable(p.id, fmt.Sprintf("the connection was closed %d times after the request was sent, the last time by replica %s, so it is not sent again: %v",
 			g.failed.lost, replica, failed), failed)
-	case g.failed.sent >= g.maxSends():
+	case g.failed.sent >= g.maxSends(), g.handling.Retry != nil && g.failed.sent > retry.Attempts(g.handling.Retry):
 		return unavailable(p.id, fmt.Sprintf("%d tries failed, the last on replica %s: %v", g.failed.sent, replica, failed), failed)
 	case IsUnsent(failed):
-	case !p.budget.Take(now):
+	case !g.takeRetry(now):
 		p.counts.RetriesRefused++
-		return unavailable(p.id, fmt.Sprintf("replica %s failed before it answered, and the pool's retry budget is used up (%g per request and %g per second): %v",
-			replica, p.budget.Ratio, p.budget.Rate, failed), failed)
+		of, ratio, rate := "pool", p.budget.Ratio, p.budget.Rate
+		if b := g.handling.Retry; b != nil {
+			of, ratio, rate = "route", float64(b.Budget.Percent)/100, float64(b.Budget.PerSecond)
+		}
+		return unavailable(p.id, fmt.Sprintf("replica %s failed before it answered, and the %s's retry budget is used up (%g per request and %g per second): %v",
+			replica, of, ratio, rate, failed), failed)
 	}
 	p.counts.Retries++
 	return nil
@@ -274,6 +284,8 @@ func (g *Grant) mayWait(failed error) bool {
 
 // Answer is what a replica answered that did not do the work.
 type Answer struct {
+	// Status is HTTP's, 0 for another protocol's.
+	Status int
 	Result breaker.Result
 	// RetryAfter is how long the replica asks not to be sent requests; 0 when
 	// it names no time.
@@ -282,52 +294,18 @@ type Answer struct {
 	Retryable bool
 }
 
-// Answered tells the breaker of an answer that did not do the work, before
-// FirstByte. The prompt is not taken to be in the replica's cache. moved
-// reports whether the request is on another replica now, to be sent again: if a
-// allows it, the replica failed or is busy, another is ready, and the pool's
-// budget for retries allows it. Otherwise the answer is the request's.
-func (g *Grant) Answered(a Answer) (moved bool) {
-	p := g.pool
-	p.mu.Lock()
-	if g.tally.stage != running || g.answered || g.reservation.slot == nil {
-		p.mu.Unlock()
-		return false
-	}
-	now := p.d.clock.Now()
-	g.reservation.judged = true
-	kept := g.reservation.cached
-	if a.Result == breaker.Failed {
-		kept = 0
-		g.failed.sent++
-	}
-	p.entry.forgetPrompt(g, g.reservation.slot, kept)
-	p.entry.observe(g.reservation.slot, a.Result, a.RetryAfter)
-	var x *slot
-	if a.Retryable && (a.Result == breaker.Failed || a.Result == breaker.Busy) {
-		x = g.reserveAnother(now)
-	}
-	if x == nil {
-		p.mu.Unlock()
-		return false
-	}
-	freed := p.release(&g.reservation)
-	g.tally.moveTo(queued, now)
-	p.reserve(g, x, now)
-	p.serveQueue(now)
-	p.mu.Unlock()
-	freed.notifyPools()
-	return true
-}
-
 // reserveAnother takes a place on an endpoint that the request was not sent to;
 // nil if there is none now, or it may not be sent again.
 func (g *Grant) reserveAnother(now time.Time) *slot {
 	p := g.pool
-	if p.closed != "" || p.queue.Len() > 0 || g.failed.sent >= g.maxSends() || len(g.failed.on)+1 >= p.d.cfg.MaxTries {
+	if p.closed != "" || p.queue.Len() > 0 {
 		return nil
 	}
-	if !p.budget.Allows(now) {
+	allows := p.budget.Allows
+	if g.handling.Retry != nil {
+		allows = g.route.allows
+	}
+	if !allows(now) {
 		p.counts.RetriesRefused++
 		return nil
 	}
@@ -337,7 +315,7 @@ func (g *Grant) reserveAnother(now time.Time) *slot {
 		return nil
 	}
 	g.failed.on = tried
-	p.budget.Take(now)
+	g.takeRetry(now)
 	p.counts.Retries++
 	return x
 }
@@ -396,6 +374,11 @@ func (g *Grant) FirstByte() {
 		return
 	}
 	r.endWait(true)
+	if g.route != nil && !r.judged && g.handling.Hedge != nil {
+		g.route.mu.Lock()
+		g.route.first.Add(g.pool.d.clock.Now().Sub(g.sent(r.since)))
+		g.route.mu.Unlock()
+	}
 	if !r.judged {
 		r.slot.endpoint.record.answered(g.pool.d.clock.Now().Sub(r.since))
 	}

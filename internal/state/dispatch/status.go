@@ -217,6 +217,8 @@ type Explanation struct {
 	// Model is the name the replica would be given; "" leaves the request's.
 	Model    string `json:"model,omitempty"`
 	Priority int32  `json:"priority"`
+	// Handling is what the route does with the request besides, a line each.
+	Handling []string `json:"handling,omitempty"`
 	// Decision and Because are admission's; Refused is why a request would be
 	// refused before admission.
 	Decision admission.Decision `json:"decision"`
@@ -252,7 +254,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 	}
 	g := p.grant(&r, t)
 	defer func() { scratch.Put(g.hash) }()
-	x := Explanation{Route: t.Why(), Pool: p.id, Priority: t.Priority, Model: t.Model}
+	x := Explanation{Route: t.Why(), Pool: p.id, Priority: t.Priority, Model: t.Model, Handling: g.explainHandling()}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,6 +306,9 @@ func (x Explanation) String() string {
 	}
 	if x.Model != "" {
 		fmt.Fprintf(&b, "model for the replica: %s\n", x.Model)
+	}
+	for _, line := range x.Handling {
+		fmt.Fprintln(&b, line)
 	}
 	fmt.Fprintf(&b, "admission: %s", x.Decision)
 	if x.Because != "" {

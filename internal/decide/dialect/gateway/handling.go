@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"regexp"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -15,18 +16,11 @@ type httpTimeouts struct {
 	BackendRequest *string `json:"backendRequest"`
 }
 
-// httpFilter is one step in the handling of a rule's requests. Of the types that are
-// not read the fields are kept for their error.
-type httpFilter struct {
-	Type                   string      `json:"type"`
-	RequestMirror          *httpMirror `json:"requestMirror"`
-	RequestHeaderModifier  any         `json:"requestHeaderModifier"`
-	ResponseHeaderModifier any         `json:"responseHeaderModifier"`
-	RequestRedirect        any         `json:"requestRedirect"`
-	URLRewrite             any         `json:"urlRewrite"`
-	CORS                   any         `json:"cors"`
-	ExternalAuth           any         `json:"externalAuth"`
-	ExtensionRef           any         `json:"extensionRef"`
+// httpRetry is which answers are asked for again.
+type httpRetry struct {
+	Codes    []int   `json:"codes"`
+	Attempts *int    `json:"attempts"`
+	Backoff  *string `json:"backoff"`
 }
 
 type httpMirror struct {
@@ -49,31 +43,42 @@ type httpMirrorRef struct {
 // duration is the Gateway API's form of a duration (GEP-2257).
 var duration = regexp.MustCompile(`^([0-9]{1,5}(h|m|s|ms)){1,4}$`)
 
-// readHandling reads a rule's timeouts and filters.
-func readHandling(r *manifest.Reader, path, namespace string, in *httpRule) (out routing.Handling) {
+// readHandling reads a rule's timeouts, retries and filters.
+func readHandling(r *manifest.Reader, path, namespace string, in *httpRule, out *routing.HTTPRule) {
+	h := &out.Handling
 	if t := in.Timeouts; t != nil {
-		out.Timeout = readDuration(r, path+".timeouts.request", t.Request)
-		out.TryTimeout = readDuration(r, path+".timeouts.backendRequest", t.BackendRequest)
-		if out.Timeout > 0 && out.TryTimeout > out.Timeout {
-			r.Errorf(path+".timeouts.backendRequest", "%v is more than request, which is %v", out.TryTimeout, out.Timeout)
+		h.Timeout = readDuration(r, path+".timeouts.request", t.Request)
+		h.TryTimeout = readDuration(r, path+".timeouts.backendRequest", t.BackendRequest)
+		if h.Timeout > 0 && h.TryTimeout > h.Timeout {
+			r.Errorf(path+".timeouts.backendRequest", "%v is more than request, which is %v", h.TryTimeout, h.Timeout)
 		}
 	}
-	for i, f := range in.Filters {
-		at := strict.Index(path+".filters", i)
-		switch {
-		case f.Type == "RequestMirror" && f.RequestMirror != nil && f.RequestMirror.BackendRef != nil:
-			out.Mirrors = append(out.Mirrors, readMirror(r, at+".requestMirror", namespace, f.RequestMirror))
-		case f.Type == "RequestMirror":
-			r.Errorf(at+".requestMirror.backendRef", "is missing: name the pool or service that gets copies of requests")
-		default:
-			kind := "of an unknown type"
-			if f.Type != "" {
-				kind = manifest.Clip(f.Type)
-			}
-			r.Errorf(at, "the filter %s is not supported: remove it; requests are forwarded as they are", kind)
+	if t := in.Retry; t != nil {
+		h.Retry = manifest.ReadRetry(r.Report, path+".retry", t.Codes, t.Attempts, readDuration(r, path+".retry.backoff", t.Backoff))
+	}
+	f := filters{Reader: r, namespace: namespace, out: h}
+	if m := out.Matches; len(m) == 1 && m[0].Path.Type == routing.MatchPrefix {
+		f.prefix = m[0].Path.Value
+	}
+	f.read(path+".filters", in.Filters)
+	if h.Redirect != nil && len(in.BackendRefs) > 0 {
+		r.Errorf(path+".backendRefs", "and a RequestRedirect: no request would be forwarded; remove one")
+	}
+	out.Fault, out.FaultReason = f.fault, f.reason
+	for i := range in.BackendRefs {
+		if len(in.BackendRefs[i].Filters) == 0 || i >= len(out.Backends) {
+			continue
+		}
+		b := &out.Backends[i]
+		of := *h // whose lists are not appended to in place
+		of.Mirrors, of.RequestHeader, of.ResponseHeader = slices.Clip(h.Mirrors), slices.Clip(h.RequestHeader), slices.Clip(h.ResponseHeader)
+		own := filters{Reader: r, namespace: namespace, prefix: f.prefix, out: &of}
+		own.read(strict.Index(path+".backendRefs", i)+".filters", in.BackendRefs[i].Filters)
+		b.Handling = &of
+		if own.fault != "" && b.Fault == "" {
+			b.Fault, b.FaultReason = own.fault, own.reason
 		}
 	}
-	return out
 }
 
 // readDuration reads a timeout; 0s and nothing are no timeout.

@@ -71,7 +71,6 @@ func readHTTPRule(r *manifest.Reader, path, namespace string, in *httpRule) rout
 	if len(out.Matches) == 0 {
 		out.Matches = []routing.HTTPMatch{readHTTPMatch(r, path+".matches", httpMatch{})}
 	}
-	out.Handling = readHandling(r, path, namespace, in)
 	if len(in.BackendRefs) == 0 && len(in.Filters) == 0 {
 		r.Errorf(path+".backendRefs", "is missing: name the InferencePool or service that answers")
 	}
@@ -79,6 +78,7 @@ func readHTTPRule(r *manifest.Reader, path, namespace string, in *httpRule) rout
 	for i, b := range in.BackendRefs {
 		out.Backends = append(out.Backends, readBackend(r, strict.Index(path+".backendRefs", i), namespace, b))
 	}
+	readHandling(r, path, namespace, in, &out)
 	return out
 }
 
@@ -92,7 +92,7 @@ func readHTTPMatch(r *manifest.Reader, path string, in httpMatch) routing.HTTPMa
 	}
 	manifest.CheckAtMost(r.Report, path+".headers", len(in.Headers), maxNamed)
 	manifest.CheckAtMost(r.Report, path+".queryParams", len(in.QueryParams), maxNamed)
-	out.Headers = readNamedMatches(r, path+".headers", in.Headers, canonicalHeader)
+	out.Headers = readNamedMatches(r, path+".headers", in.Headers, manifest.CanonicalHeader)
 	out.Query = readNamedMatches(r, path+".queryParams", in.QueryParams, func(s string) string { return s })
 	return out
 }
@@ -145,14 +145,12 @@ func readPattern(r *manifest.Reader, path, expr string) {
 	}
 }
 
-var token = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
-
 func readNamedMatches(r *manifest.Reader, path string, in []httpValue, canonical func(string) string) []routing.NamedMatch {
 	var out []routing.NamedMatch
 	seen := map[string]bool{}
 	for i, v := range in {
 		at := strict.Index(path, i)
-		if !token.MatchString(v.Name) || len(v.Name) > manifest.MaxModelName {
+		if !manifest.Token.MatchString(v.Name) || len(v.Name) > manifest.MaxModelName {
 			r.Errorf(at+".name", "%q is not a name", manifest.Clip(v.Name))
 		}
 		if v.Value == nil || *v.Value == "" || len(*v.Value) > maxValue {
@@ -171,20 +169,6 @@ func readNamedMatches(r *manifest.Reader, path string, in []httpValue, canonical
 		out = append(out, routing.NamedMatch{Name: name, ValueMatch: routing.ValueMatch{Type: kind, Value: *v.Value}})
 	}
 	return out
-}
-
-// canonicalHeader is how a header's name is asked for: "X-Team-Name".
-func canonicalHeader(name string) string {
-	b, upper := []byte(name), true
-	for i, c := range b {
-		if upper && 'a' <= c && c <= 'z' {
-			b[i] = c - 'a' + 'A'
-		} else if !upper && 'A' <= c && c <= 'Z' {
-			b[i] = c - 'A' + 'a'
-		}
-		upper = c == '-'
-	}
-	return string(b)
 }
 
 // backends are the kinds that requests may go to, by "group kind".

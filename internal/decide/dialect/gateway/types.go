@@ -148,7 +148,7 @@ type httpRule struct {
 	Filters     []httpFilter  `json:"filters"`
 	BackendRefs []httpRef     `json:"backendRefs"`
 	Timeouts    *httpTimeouts `json:"timeouts"`
-	Retry       any           `json:"retry"`
+	Retry       *httpRetry    `json:"retry"`
 	// SessionPersistence keeps a session on one endpoint.
 	SessionPersistence any `json:"sessionPersistence"`
 }
@@ -168,13 +168,13 @@ type httpValue struct {
 }
 
 type httpRef struct {
-	Group     string `json:"group"`
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Port      *int32 `json:"port"`
-	Weight    *int32 `json:"weight"`
-	Filters   []any  `json:"filters"`
+	Group     string       `json:"group"`
+	Kind      string       `json:"kind"`
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	Port      *int32       `json:"port"`
+	Weight    *int32       `json:"weight"`
+	Filters   []httpFilter `json:"filters"`
 }
 
 const pickedHere = "has no effect on one machine: endpoints are picked here"
@@ -184,10 +184,6 @@ var Notes = manifest.Notes{
 	reflect.TypeFor[poolSpecV1alpha2](): {"extensionRef": manifest.OnProcess(pickedHere)},
 	reflect.TypeFor[poolSpecV1]():       {"endpointPickerRef": manifest.OnProcess(pickedHere)},
 	reflect.TypeFor[httpRule](): {
-		"retry":              manifest.Never("has no effect: a request goes to another replica until its answer begins"),
 		"sessionPersistence": manifest.Never("has no effect yet: requests with a common prefix stay together by themselves"),
-	},
-	reflect.TypeFor[httpRef](): {
-		"filters": manifest.Refused("is not supported: remove it; requests are forwarded as they are"),
 	},
 }

@@ -89,6 +89,9 @@ func readHandling(r *manifest.Reader, namespace string, in *api.RouteSpec) (out 
 			r.Errorf("spec.timeouts.backendRequest", "%v is more than request, which is %v", out.TryTimeout, out.Timeout)
 		}
 	}
+	out.RequestHeader = readHeaders(r, "spec.requestHeaders", in.RequestHeaders, true)
+	out.ResponseHeader = readHeaders(r, "spec.responseHeaders", in.ResponseHeaders, false)
+	readRetries(r, in, &out)
 	manifest.CheckAtMost(r.Report, "spec.mirrors", len(in.Mirrors), maxMirrors)
 	for i, m := range in.Mirrors {
 		at := strict.Index("spec.mirrors", i)

@@ -24,6 +24,7 @@ type Metrics struct {
 	refused  *prometheus.CounterVec
 	prefills *prometheus.CounterVec
 	mirrors  *prometheus.CounterVec
+	hedges   *prometheus.CounterVec
 	genAI    genAI
 	pools    poolDescs
 	dropped  *prometheus.Desc
@@ -62,6 +63,8 @@ func NewMetrics(d *dispatch.Dispatcher, log *AccessLog) *Metrics {
 			Help: "Prompts that the gateway asked a prefill replica to compute: computed, or refused or failed, so that the decode replica did."}, []string{"service", "outcome"}),
 		mirrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "mirrored_total",
 			Help: "Copies of requests for the mirrors of routes: answered, failed, or skipped because too many were under way."}, []string{"service", "outcome"}),
+		hedges: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "hedges_total",
+			Help: "Requests that a second replica was asked besides because the first was slow to begin its answer: won by the second, or lost."}, []string{"service", "outcome"}),
 		genAI:   newGenAI(),
 		pools:   newPoolDescs(prefix),
 		dropped: prometheus.NewDesc(prefix+"access_log_dropped_total", "Lines of the access log that were not written.", nil, nil),
@@ -92,6 +95,9 @@ func (m *Metrics) Mirrored(service, outcome string) {
 	m.mirrors.WithLabelValues(service, outcome).Inc()
 }
 
+// Hedged counts a request that two replicas were asked.
+func (m *Metrics) Hedged(service, outcome string) { m.hedges.WithLabelValues(service, outcome).Inc() }
+
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	m.requests.Describe(c)
@@ -103,6 +109,7 @@ func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	m.refused.Describe(c)
 	m.prefills.Describe(c)
 	m.mirrors.Describe(c)
+	m.hedges.Describe(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Describe(c) })
 	c <- m.dropped
 	m.pools.each(func(d *prometheus.Desc) { c <- d })
@@ -128,6 +135,7 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	m.refused.Collect(c)
 	m.prefills.Collect(c)
 	m.mirrors.Collect(c)
+	m.hedges.Collect(c)
 	m.genAI.each(func(h *prometheus.HistogramVec) { h.Collect(c) })
 	if m.log != nil {
 		c <- prometheus.MustNewConstMetric(m.dropped, prometheus.CounterValue, float64(m.log.Dropped()))
@@ -154,6 +162,7 @@ func (m *Metrics) forget(pools []dispatch.Status) {
 			m.retries.DeletePartialMatch(gone)
 			m.prefills.DeletePartialMatch(gone)
 			m.mirrors.DeletePartialMatch(gone)
+			m.hedges.DeletePartialMatch(gone)
 			m.found.Store(&sync.Map{})
 		}
 	}

@@ -24,6 +24,7 @@ const (
 	maxFormats      = 256
 	maxModels       = 100
 	maxTargets      = 16
+	maxChanges      = 16
 	maxRequirements = 32
 	maxLevels       = 9
 	maxWakeCalls    = 8
@@ -97,6 +98,9 @@ func form(expr string, limit int64) rule {
 func length(limit int64) rule { return func(p *props) { p.MaxLength = count(limit) } }
 
 func atMost(n int64) rule { return func(p *props) { p.MaxItems = count(n) } }
+
+// few is a map of at most so many members.
+func few(n int64) rule { return func(p *props) { p.MaxProperties = count(n) } }
 
 // set is a list whose items differ.
 func set(p *props) {
@@ -188,7 +192,7 @@ const presets = `!has(self.scaling) || [[self.?engine.?scaling.?preset.orValue('
 // rules are by "Type" or "Type.field".
 func rules() map[string][]rule {
 	all := map[string][]rule{}
-	for _, part := range []map[string][]rule{serviceRules(), metricRules(), scalingRules(), knativeRules(), standbyRules(), runtimeRules(), routingRules(), pickerRules(), reserveRules(), statusRules()} {
+	for _, part := range []map[string][]rule{serviceRules(), metricRules(), scalingRules(), knativeRules(), standbyRules(), runtimeRules(), routingRules(), handlingRules(), pickerRules(), reserveRules(), statusRules()} {
 		for name, r := range part {
 			all[name] = r
 		}
@@ -381,13 +385,22 @@ func runtimeRules() map[string][]rule {
 	}
 }
 
-func routingRules() map[string][]rule {
+// handlingRules are those of what a Route does with its requests.
+func handlingRules() map[string][]rule {
 	return map[string][]rule{
-		"RouteSpec": {require("targets"),
-			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
-		"RouteSpec.models":      {atMost(maxModels), set, items(modelled...)},
-		"RouteSpec.criticality": {oneOf("Critical", "Standard", "Sheddable")},
-		"RouteSpec.mirrors":     {atMost(4)},
+		"RouteSpec.mirrors":   {atMost(4)},
+		"RouteHeaders.set":    {few(maxChanges), cel("self.all(k, size(self[k]) <= 4096)", "a value is longer than 4096 bytes")},
+		"RouteHeaders.add":    {few(maxChanges), cel("self.all(k, size(self[k]) <= 4096)", "a value is longer than 4096 bytes")},
+		"RouteHeaders.remove": {atMost(maxChanges), items(length(maxModelName))},
+		"RouteRetry.codes":    {atMost(16), items(between(400, 599))},
+		"RouteRetry.attempts": {between(0, 10)},
+		"RouteRetry.backoff":  {form(span, maxWord), cel("duration(self) >= duration('0s') && duration(self) <= duration('1m')", "must be 0s to 1m")},
+		"RouteHedge": {cel("has(self.after) != has(self.percentile)",
+			"exactly one of after and percentile must be set")},
+		"RouteHedge.after":           duration,
+		"RouteHedge.percentile":      {between(50, 99)},
+		"RouteRetryBudget.percent":   {between(0, 100)},
+		"RouteRetryBudget.perSecond": {between(0, 1000)},
 		"RouteTimeouts": {cel("!has(self.request) || !has(self.backendRequest) || duration(self.backendRequest) <= duration(self.request)",
 			"backendRequest must be at most request")},
 		"RouteTimeouts.request":        duration,
@@ -398,8 +411,17 @@ func routingRules() map[string][]rule {
 		"RouteMirror.pool":    {form(`^(`+subdomain+`)?$`, maxName)},
 		"RouteMirror.model":   {form(`^(`+modelName+`)?$`, maxModelName)},
 		"RouteMirror.percent": {between(0, 100)},
-		"RouteLatency.ttft":   duration,
-		"RouteLatency.tpot":   duration,
+	}
+}
+
+func routingRules() map[string][]rule {
+	return map[string][]rule{
+		"RouteSpec": {require("targets"),
+			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
+		"RouteSpec.models":      {atMost(maxModels), set, items(modelled...)},
+		"RouteSpec.criticality": {oneOf("Critical", "Standard", "Sheddable")},
+		"RouteLatency.ttft":     duration,
+		"RouteLatency.tpot":     duration,
 		"RouteSpec.targets": {atMost(maxTargets), func(p *props) { p.MinItems = count(1) },
 			cel("self.all(t, has(t.weight)) || !self.exists(t, has(t.weight))", "either every target has a weight or none has")},
 		"RouteTarget": {cel(stated("self.service")+" != "+stated("self.pool"),

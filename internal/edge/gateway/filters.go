@@ -1,0 +1,98 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/route"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
+)
+
+// enterRoute is the call of a request whose HTTPRoute gives replicas another path, where
+// only that path is a call of the gateway's: its body is read as that of any such call.
+func (x *exchange) enterRoute(call surface.Call, anthropic bool) surface.Call {
+	if call.Kind != surface.Unknown && call.Kind != surface.Unlisted || !x.gw.dispatch.EditsRequests() {
+		return call
+	}
+	r := x.req.r
+	path, ok := x.gw.dispatch.Rewritten(dispatch.Request{Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery, Method: r.Method, Header: r.Header.Get})
+	if !ok {
+		return call
+	}
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		return call
+	}
+	found := surface.Find(path, plain, anthropic)
+	if !found.Kind.Forwards() {
+		return call
+	}
+	x.req.rewritten = true
+	return found
+}
+
+// redirected returns the answer of the request's HTTPRoute itself; nil for none.
+func (x *exchange) redirected() error {
+	if !x.gw.dispatch.EditsRequests() {
+		return nil
+	}
+	return x.gw.dispatch.Redirected(x.query())
+}
+
+// redirect sends the client elsewhere.
+func (x *exchange) redirect(e *route.RedirectError) {
+	if x.explains() {
+		x.fail(&failure{status: http.StatusBadRequest, message: e.Error()})
+		return
+	}
+	x.w.Header().Set("Location", e.Location)
+	x.write(e.Status, nil)
+}
+
+// changeHeader makes the changes of the request's route. What the client's Connection
+// names is removed before, so that a client removes nothing that the route sets.
+func (q *request) changeHeader(changes []routing.HeaderChange) {
+	if len(changes) == 0 {
+		return
+	}
+	h := q.r.Header
+	if dropped := h["Connection"]; len(dropped) > 0 {
+		for name := range h {
+			if name != "Connection" && listed(dropped, name) {
+				delete(h, name)
+			}
+		}
+		delete(h, "Connection")
+	}
+	applyChanges(h, changes)
+	q.fields = q.fields[:0] // they are encoded anew
+}
+
+func applyChanges(h http.Header, changes []routing.HeaderChange) {
+	for i := range changes {
+		switch c := &changes[i]; c.Op {
+		case routing.HeaderSet:
+			h[c.Name] = []string{c.Value}
+		case routing.HeaderAdd:
+			h[c.Name] = append(h[c.Name], c.Value)
+		case routing.HeaderRemove:
+			delete(h, c.Name)
+		}
+	}
+}
+
+// pathFor is the path to ask a replica for as its route changes it: prefix is what the
+// replica's engine has before /v1, name what it serves the model by. rewritten marks a
+// call whose path is the changed one already.
+func pathFor(call *surface.Call, h *routing.Handling, rewritten bool, prefix, name string) string {
+	if h.Rewrite == nil || h.Rewrite.Path == nil || rewritten {
+		return call.Target(prefix, name)
+	}
+	asked := call.Target("", name)
+	if path := h.Rewrite.Path.Apply(asked); path != asked {
+		return path
+	}
+	return h.Rewrite.Path.Apply(call.Target("", "")) // the name is a part of what is replaced
+}

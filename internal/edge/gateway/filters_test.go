@@ -1,0 +1,100 @@
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+)
+
+// filtered routes paths below prefix to the service m, as h says.
+func filtered(r *rig, rules map[string]routing.Handling) {
+	o := &routing.HTTPRoute{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: "r"}}}
+	for prefix, h := range rules {
+		rule := routing.HTTPRule{Matches: []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: prefix}}}, Handling: h}
+		if h.Redirect == nil {
+			rule.Backends = []routing.Backend{{Ref: routing.Service(service.Key{Namespace: "default", Name: "m"}), Weight: 1}}
+		}
+		o.Rules = append(o.Rules, rule)
+	}
+	r.d.SetObjects([]routing.Object{o})
+}
+
+// sees answers with what the replica sees of a request.
+func sees(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("X-Engine", "vllm")
+	h.Set("Server", "uvicorn")
+	h.Add("X-Trace", "1")
+	_, _ = fmt.Fprintf(w, "%s %s host=%s tenant=%q secret=%q team=%q auth=%q", r.Method, r.URL.RequestURI(), r.Host,
+		r.Header.Values("X-Tenant"), r.Header.Values("X-Secret"), r.Header.Values("X-Team"), r.Header.Values("Authorization"))
+}
+
+func TestHeaderFilters(t *testing.T) {
+	r := newRig(t, nil)
+	r.d.SetPool(pool("m", replicaServer(t, sees)))
+	change := func(op routing.HeaderOp, name, value string) routing.HeaderChange {
+		return routing.HeaderChange{Op: op, Name: name, Value: value}
+	}
+	filtered(r, map[string]routing.Handling{"/v1/completions": {
+		RequestHeader: []routing.HeaderChange{change(routing.HeaderSet, "X-Tenant", "blue"), change(routing.HeaderAdd, "X-Team", "b"),
+			change(routing.HeaderRemove, "X-Secret", ""), change(routing.HeaderSet, "Authorization", "Bearer upstream")},
+		ResponseHeader: []routing.HeaderChange{change(routing.HeaderRemove, "Server", ""), change(routing.HeaderSet, "X-Engine", "ours"), change(routing.HeaderAdd, "X-Trace", "2")},
+	}})
+	body := `{"model":"m","prompt":"hi"}`
+	// A client cannot have the gateway drop what the route sets.
+	a := r.send("POST", "/v1/completions", body, "X-Tenant", "red", "X-Secret", "s", "X-Team", "a", "Connection", "X-Tenant, Authorization")
+	a.want(t, 200, `tenant=["blue"]`, `secret=[]`, `team=["a" "b"]`, `auth=["Bearer upstream"]`)
+	if got := a.header; got.Get("Server") != "" || got.Get("X-Engine") != "ours" || strings.Join(got.Values("X-Trace"), ",") != "1,2" {
+		t.Errorf("the client gets %v", got)
+	}
+	a = r.send("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`, "X-Tenant", "red") // another path
+	a.want(t, 200, `tenant=["red"]`)
+	if a.header.Get("Server") != "uvicorn" {
+		t.Errorf("a request of no such route is changed: %v", a.header)
+	}
+}
+
+func TestRewriteAndRedirect(t *testing.T) {
+	r := newRig(t, nil)
+	p := pool("m", replicaServer(t, sees))
+	p.ServedName = "org/m"
+	r.d.SetPool(p)
+	prefix := func(prefix, value string) routing.URLRewrite {
+		return routing.URLRewrite{Path: &routing.PathRewrite{Prefix: prefix, Value: value}}
+	}
+	strip, tools, own := prefix("/team", "/"), prefix("/tools", "/x/y"), prefix("/v2/models/m", "/own")
+	api := prefix("/v1", "/api/v1")
+	tools.Host = "inside.test"
+	filtered(r, map[string]routing.Handling{
+		"/team":                {Rewrite: &strip},
+		"/tools":               {Rewrite: &tools},
+		"/v2/models/m":         {Rewrite: &own},
+		"/v1/models/m:predict": {Rewrite: &api},
+		"/whole":               {Rewrite: &routing.URLRewrite{Path: &routing.PathRewrite{Value: "/w"}}},
+		"/old":                 {Redirect: &routing.Redirect{Status: 308, URLRewrite: prefix("/old", "/new")}},
+		"/v1/models":           {Redirect: &routing.Redirect{Status: 301, Scheme: "https", URLRewrite: routing.URLRewrite{Host: "b.test"}}},
+	})
+	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for _, c := range []struct{ method, path, body, want string }{
+		// A path that becomes one of the gateway's calls is one: its model is found.
+		{"POST", "/team/v1/completions?a=%2F", `{"model":"m"}`, "POST /v1/completions?a=%2F host="},
+		{"POST", "/tools/a%2Fb?q=1", "x", "POST /x/y/a%2Fb?q=1 host=inside.test "},
+		{"GET", "/whole/anything", "", "GET /w host="},
+		{"POST", "/v2/models/m/infer", "{}", "POST /own/infer host="},
+		{"POST", "/v1/models/m:predict", "{}", "POST /api/v1/models/org%2Fm:predict host="}, // by the name that the replica knows
+	} {
+		r.send(c.method, c.path, c.body).want(t, 200, c.want)
+	}
+	// What the gateway does not serve at /metrics, it does not at /team/metrics.
+	r.send("GET", "/team/metrics", "").want(t, 404)
+	r.send("POST", "/team/v1/load_lora_adapter", "{}").want(t, 404)
+	for path, want := range map[string]string{"/old/a?b=c": r.url + "/new/a?b=c", "/v1/models": "https://b.test/v1/models"} {
+		if a := r.send("GET", path, ""); a.code/100 != 3 || a.header.Get("Location") != want {
+			t.Errorf("%s: %d to %q, want %s", path, a.code, a.header.Get("Location"), want)
+		}
+	}
+}

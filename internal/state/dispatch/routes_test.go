@@ -1,0 +1,165 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/breaker"
+)
+
+// handledAs has requests for iris handled as h says.
+func handledAs(d *Dispatcher, name string, h routing.Handling) {
+	d.SetObjects([]routing.Object{&routing.Route{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: name}}, Models: []string{"iris"},
+		Targets: []routing.Target{{Ref: routing.Service(iris), Weight: 1}}, Handling: h}})
+}
+
+var enough = routing.RetryBudget{Percent: 100, PerSecond: 10}
+
+// TestWhenToHedge: a second replica is asked where that helps, and not where requests
+// wait already.
+func TestWhenToHedge(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit int // of each replica
+		with  func(t *testing.T, d *Dispatcher, slow, other string)
+		edit  func(*routing.Hedge)
+		want  bool
+	}{
+		"another is free": {limit: 2, want: true},
+		"no budget":       {limit: 2, edit: func(h *routing.Hedge) { h.Budget = routing.RetryBudget{} }},
+		"the slow one's engine has a queue": {limit: 9, with: func(_ *testing.T, d *Dispatcher, slow, _ string) {
+			d.SetLoad(slow, &replica.Load{At: d.clock.Now(), Waiting: 1})
+		}},
+		"it had one long ago": {limit: 9, want: true, with: func(_ *testing.T, d *Dispatcher, slow, _ string) {
+			d.SetLoad(slow, &replica.Load{At: d.clock.Now().Add(-time.Hour), Waiting: 1})
+		}},
+		"it collects batches": {limit: 9, want: true, with: func(_ *testing.T, d *Dispatcher, slow, _ string) {
+			d.SetLoad(slow, &replica.Load{At: d.clock.Now(), Waiting: 1, Batches: true})
+		}},
+		"the other has no place": {limit: 1, with: func(t *testing.T, d *Dispatcher, _, _ string) { mustAdmit(t, d) }},
+		"requests wait": {limit: 1, with: func(t *testing.T, d *Dispatcher, slow, _ string) { // for the slow one alone
+			go func() {
+				if g, err := d.Admit(t.Context(), Request{Model: "iris", Subset: []string{slow + ":80"}}); err == nil {
+					g.Done(Outcome{})
+				}
+			}()
+			synctest.Wait()
+		}},
+		"the other fails": {limit: 2, with: func(t *testing.T, d *Dispatcher, slow, other string) {
+			for d.Endpoints(routing.Service(iris))[0].Open && d.Endpoints(routing.Service(iris))[1].Open {
+				g := mustAdmit(t, d)
+				if g.Replica() == other {
+					g.Judge(Answer{Result: breaker.Failed})
+				}
+				g.Done(Outcome{})
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, _ := start(t, func(c *Config) { c.Breaker = breaker.DefaultConfig() })
+				d.SetPool(pool1(c.limit, ready("a", "b")...))
+				h := routing.Hedge{After: time.Second, Budget: enough}
+				if c.edit != nil {
+					c.edit(&h)
+				}
+				handledAs(d, "r", routing.Handling{Hedge: &h})
+				g := mustAdmit(t, d)
+				other := map[string]string{"a": "b", "b": "a"}[g.Replica()]
+				if c.with != nil {
+					c.with(t, d, g.Replica(), other)
+				}
+				before := d.Demand(iris).Running
+				twin := g.Hedge()
+				if (twin != nil) != c.want {
+					t.Fatalf("hedged: %v, want %v", twin != nil, c.want)
+				}
+				if twin != nil {
+					if twin.Replica() != other || d.Demand(iris).Running != before+1 || d.InFlight(other) != 1 {
+						t.Errorf("the hedge of %s is on %s, %d run", g.Replica(), twin.Replica(), d.Demand(iris).Running)
+					}
+					twin.Done(Outcome{})
+				}
+				g.Done(Outcome{})
+				if twin != nil && (d.Demand(iris).Running != 0 || d.InFlight("a")+d.InFlight("b") != 0) {
+					t.Errorf("what is left: %+v", d.Demand(iris))
+				}
+				d.Close()
+			})
+		})
+	}
+}
+
+// TestRouteBudget: a route's retries and hedges share its budget, which outlives changes
+// of the objects and goes with the route.
+func TestRouteBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(0, ready("a", "b", "c")...))
+		h := routing.Handling{Retry: &routing.Retry{Attempts: 2, Budget: routing.RetryBudget{Percent: 10}}, Hedge: &routing.Hedge{After: time.Second, Budget: routing.RetryBudget{Percent: 10}}}
+		handledAs(d, "r", h)
+		retry := func() bool {
+			g := mustAdmit(t, d)
+			defer g.Done(Outcome{})
+			return g.Answered(Answer{Result: breaker.Busy, Retryable: true})
+		}
+		count := func(n int) (moved int) {
+			for range n {
+				if retry() {
+					moved++
+				}
+			}
+			return moved
+		}
+		if got := count(30); got != 3 {
+			t.Errorf("%d of 30 requests are retried, want 3", got)
+		}
+		handledAs(d, "r", h) // as a change of another object does
+		for range 9 {
+			mustAdmit(t, d).Done(Outcome{})
+		}
+		if got := count(1); got != 1 {
+			t.Errorf("after 40 requests %d retries more", got)
+		}
+		g := mustAdmit(t, d)
+		if g.Hedge() != nil {
+			t.Error("a hedge beyond the budget")
+		}
+		g.Done(Outcome{})
+		if got := len(d.routes.byID); got != 1 {
+			t.Errorf("%d routes are known", got)
+		}
+		handledAs(d, "other", routing.Handling{})
+		if got := len(d.routes.byID); got != 0 {
+			t.Errorf("%d routes that are gone are known", got)
+		}
+		d.Close()
+	})
+}
+
+// TestRouteAttempts: a route's attempts bound connections that fail, too.
+func TestRouteAttempts(t *testing.T) {
+	d, _ := start(t, nil)
+	d.SetPool(pool1(0, ready("a", "b", "c")...))
+	for attempts := range 3 {
+		handledAs(d, "r", routing.Handling{Retry: &routing.Retry{Attempts: attempts, Budget: enough}})
+		g, err := d.Admit(t.Context(), Request{Model: "iris", Idempotent: true})
+		tries := 0
+		for ; err == nil; tries++ {
+			err = g.Retry(context.Background(), errors.New("broken"))
+		}
+		if tries != attempts+1 || !strings.Contains(err.Error(), fmt.Sprintf("%d tries failed", attempts+1)) {
+			t.Errorf("%d attempts: %d tries, %v", attempts, tries, err)
+		}
+		g.Done(Outcome{})
+		d.SetPool(pool1(0))
+		d.SetPool(pool1(0, ready("a", "b", "c")...)) // as new
+	}
+}
