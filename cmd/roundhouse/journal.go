@@ -64,21 +64,27 @@ func newEventsCommand() *cobra.Command {
 chosen, counts that were decided and why, replicas that started, became ready, failed
 or stopped, services that ceased to answer, API keys that were made or revoked. A
 running roundhouse up keeps about the last 4,000, over restarts too. In a cluster they
-are the last ones that Kubernetes has of each service.`,
+are the last ones that Kubernetes has of each service; with --follow all that it has,
+and then those that happen.`,
 		Example: `  roundhouse events
   roundhouse events llama -f
+  roundhouse events llama -f --context production
   roundhouse events -o json`,
 		Args: command.Wants(0, 1, "the name of a service, or none for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var of *service.Key
-			if len(args) == 1 {
+			of := func() *service.Key { // once the namespace of a cluster's context is known
+				if len(args) == 0 {
+					return nil
+				}
 				k := t.key(args[0])
-				of = &k
+				return &k
 			}
 			return tell(cmd, &t, printer.Events(cmd.OutOrStdout(), t.output, time.Now),
-				func(ctx context.Context, b backend.Backend) ([]admin.NumberedEvent, error) { return b.Events(ctx, of) },
+				func(ctx context.Context, b backend.Backend) ([]admin.NumberedEvent, error) {
+					return b.Events(ctx, of())
+				},
 				func(ctx context.Context, b backend.Backend, each func(admin.NumberedEvent) error) error {
-					return b.FollowEvents(ctx, of, each)
+					return b.FollowEvents(ctx, of(), each)
 				})
 		},
 	}
