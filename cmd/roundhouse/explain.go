@@ -232,10 +232,11 @@ each decision that changed something, and for others at most one every 10 s. ARR
 are the requests that came per second, SERVICE TIME is how long one runs, LOAD how many
 run at a time, and BACKLOG how many there are beyond that. In a terminal a line of bars
 shows the desired replicas over time. The decisions are those since this server started,
-at most 120 for each component. In a cluster, the events that "roundhouse describe"
-prints show each change.`,
+at most 120 for each component. In a cluster they are those that changed the number, as
+the events of the last hour have them: when, to how many, and why.`,
 		Example: `  roundhouse explain scale llama
   roundhouse explain scale llama -o json
+  roundhouse explain scale llama --context production
   watch -n 2 roundhouse explain scale llama`,
 		Args: command.Wants(1, 1, "the name of a service"),
 		RunE: func(cmd *cobra.Command, args []string) error {

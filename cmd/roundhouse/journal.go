@@ -64,21 +64,27 @@ func newEventsCommand() *cobra.Command {
 chosen, counts that were decided and why, replicas that started, became ready, failed
 or stopped, services that ceased to answer, API keys that were made or revoked. A
 running roundhouse up keeps about the last 4,000, over restarts too. In a cluster they
-are the last ones that Kubernetes has of each service.`,
+are the last ones that Kubernetes has of each service; with --follow all that it has,
+and then those that happen.`,
 		Example: `  roundhouse events
   roundhouse events llama -f
+  roundhouse events llama -f --context production
   roundhouse events -o json`,
 		Args: command.Wants(0, 1, "the name of a service, or none for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var of *service.Key
-			if len(args) == 1 {
+			of := func() *service.Key { // once the namespace of a cluster's context is known
+				if len(args) == 0 {
+					return nil
+				}
 				k := t.key(args[0])
-				of = &k
+				return &k
 			}
 			return tell(cmd, &t, printer.Events(cmd.OutOrStdout(), t.output, time.Now),
-				func(ctx context.Context, b backend.Backend) ([]admin.NumberedEvent, error) { return b.Events(ctx, of) },
+				func(ctx context.Context, b backend.Backend) ([]admin.NumberedEvent, error) {
+					return b.Events(ctx, of())
+				},
 				func(ctx context.Context, b backend.Backend, each func(admin.NumberedEvent) error) error {
-					return b.FollowEvents(ctx, of, each)
+					return b.FollowEvents(ctx, of(), each)
 				})
 		},
 	}
@@ -97,10 +103,12 @@ it keeps 2,000. QUEUE is how long the request waited for a replica, FIRST the ti
 the first byte of its answer, TOOK all of it; TOKENS are the prompt's and the answer's,
 as the engine reports them, RATE the answer's tokens a second. NOTE names the
 API key, and says when the replica broke off the answer and why an earlier try failed. No
-body and no key itself is kept.`,
+key itself is kept, and no body, unless the service's annotation roundhouse.dev/keep-bodies
+asks for it: --bodies shows what is kept.`,
 		Example: `  roundhouse requests
   roundhouse requests llama -f
   roundhouse requests --failed
+  roundhouse requests llama --bodies
   roundhouse requests --slow 2s -o json`,
 		Args: command.Wants(0, 1, "the name of a service, or of a model as requests name it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,6 +127,7 @@ body and no key itself is kept.`,
 	}
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&q.Failed, "failed", false, "only those that failed: a status of 400 or more, or an answer that was broken off")
+	cmd.Flags().BoolVar(&q.Bodies, "bodies", false, "with the bodies of requests and answers, of services that keep them")
 	cmd.Flags().DurationVar(&q.Slow, "slow", 0, "only those whose first byte took at least as long, or whose end did where none came")
 	return cmd
 }

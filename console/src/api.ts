@@ -1,5 +1,5 @@
 // The admin API, as this page's session may use it.
-import type { Session } from "./types";
+import type { About, Session } from "./types";
 
 /** A refusal of the server: what it said, and a manifest's problems, one a line. */
 export class Refused extends Error {
@@ -37,6 +37,13 @@ export async function signIn(token: string): Promise<Session> {
   session = (await r.json()) as Session;
   localStorage.setItem(kept, session.csrf);
   return session;
+}
+
+/** about is what the server is, once learnAbout has ended. */
+export let about: About = {};
+
+export async function learnAbout(): Promise<void> {
+  about = await get<About>("/api/v1");
 }
 
 export async function signOut(): Promise<void> {

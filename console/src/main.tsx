@@ -1,7 +1,7 @@
 // The console: signing in, the frame, and which page is shown.
 import { render, type JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { currentSession, onLost, signIn, signOut } from "./api";
+import { about, currentSession, learnAbout, onLost, signIn, signOut } from "./api";
 import { live, useLive } from "./live";
 import { ApplyPage } from "./pages/apply";
 import { EventsPage } from "./pages/events";
@@ -84,6 +84,7 @@ function Live(): JSX.Element {
 function Frame({ session, leave }: { session: Session; leave: () => void }): JSX.Element {
   const [name = "", ...rest] = useHash();
   const page = pages[name];
+  const lacking = about.without?.[name];
   const main = useRef<HTMLElement>(null);
   const where = [name, ...rest].join("/");
   const first = useRef(true);
@@ -116,7 +117,7 @@ function Frame({ session, leave }: { session: Session; leave: () => void }): JSX
         </nav>
         <div class="foot">
           <Live />
-          <span>{session.role === "owner" ? "Signed in as owner" : "Signed in to read only"}</span>
+          <span>{session.role === "owner" && !about.readOnly ? "Signed in as owner" : "Signed in to read only"}</span>
           <button class="plain" type="button" onClick={leave}>
             Sign out
           </button>
@@ -126,10 +127,20 @@ function Frame({ session, leave }: { session: Session; leave: () => void }): JSX
       <div class="grow">
         <Connection />
         <main id="main" tabIndex={-1} ref={main}>
-          {page ? <div key={where}>{page.show(rest, session)}</div> : <p>There is no such page. The menu has all of them.</p>}
+          {page ? <div key={where}>{lacking ? <Lacking title={page.title} why={lacking} /> : page.show(rest, session)}</div> : <p>There is no such page. The menu has all of them.</p>}
         </main>
       </div>
       <Toasts />
+    </div>
+  );
+}
+
+/** Lacking stands for a page that has nothing here. */
+function Lacking({ title, why }: { title: string; why: string }): JSX.Element {
+  return (
+    <div class="page">
+      <h1>{title}</h1>
+      <p class="muted">{why}</p>
     </div>
   );
 }
@@ -172,8 +183,11 @@ function App(): JSX.Element | null {
   const [session, set] = useState<Session | null | undefined>(undefined);
   const [error, fail] = useState<unknown>(null);
   const enter = (s: Session) => {
-    set(s);
-    live.start();
+    const begin = () => {
+      set(s);
+      live.start();
+    };
+    learnAbout().then(begin, begin); // a server that does not answer now is asked by live
   };
   useEffect(() => {
     const lost = () => {

@@ -104,6 +104,8 @@ export type ScaleHistory = { component: string; canary?: boolean; decisions: Dec
 
 export type Change = { kind: string; namespace?: string; name: string; action: string; before?: string; after?: string };
 export type Explanation = { service: string; text: string; brief: string; chosen?: string; facts: unknown };
+/** What this server is: what it changes nothing of, and which pages have nothing here. */
+export type About = { gateway?: string; readOnly?: boolean; without?: Record<string, string> };
 export type Session = { role: "owner" | "viewer"; expires: string; csrf: string };
 export type Key = { id: string; name: string; created?: string; expires?: string; lastUsed?: string; limits?: Record<string, unknown> };
 export type ModelObject = { kind: string; namespace?: string; name: string; scope?: string; disabled?: boolean; formats?: string; protocols?: string; base?: string; created?: string; rendered?: string };

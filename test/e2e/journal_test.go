@@ -2,6 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -91,4 +95,66 @@ func TestReplicaMetrics(t *testing.T) {
 		body := n.get(page).body
 		return !strings.Contains(body, "roundhouse_replica_restarts_total{") && !strings.Contains(body, `roundhouse_replicas{component="engine",namespace="default",phase="Ready",service="iris"`), body
 	})
+}
+
+// TestKeptBodies: of a service that asks for it the beginning of bodies can be read, by
+// the owner alone; no header is kept, and nothing of it is written to the disk.
+func TestKeptBodies(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	file := filepath.Join(t.TempDir(), "kept.yaml")
+	manifest := `apiVersion: roundhouse.dev/v1alpha1
+kind: ModelService
+metadata: {name: kept, annotations: {roundhouse.dev/keep-bodies: "120"}}
+spec: {model: {format: {name: simulator}}, scaling: {minReplicas: 0}}
+`
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.do("apply", "-f", file)
+	const mine, other, header = "a-word-to-keep", "a-word-of-another", "a-word-of-a-header"
+	ask := func(model, word string) {
+		t.Helper()
+		if a := n.post("/v1/chat/completions", `{"model":"`+model+`","max_tokens":5,"messages":[{"role":"user","content":"`+word+`"}],"user":"`+strings.Repeat("u", 200)+`"}`, "X-Secret", header); a.status != 200 {
+			t.Fatal(a)
+		}
+	}
+	ask("kept", mine)
+	ask("chat", other)
+	text := n.do("requests", "--bodies")
+	contains(t, text, `    request: {"model":"kept"`, mine, "… (cut)", `    answer: {`)
+	var r struct {
+		RequestBody, AnswerBody *struct {
+			Text string
+			Cut  bool
+		}
+	}
+	if err := json.Unmarshal([]byte(n.do("requests", "kept", "--bodies", "-o", "json")), &r); err != nil || r.RequestBody == nil || r.AnswerBody == nil || len(r.RequestBody.Text) != 120 || !r.RequestBody.Cut {
+		t.Errorf("%+v %v", r, err)
+	}
+	for _, absent := range []string{other, header} {
+		if strings.Contains(text, absent) {
+			t.Errorf("%q is kept:\n%s", absent, text)
+		}
+	}
+	if all := n.do("requests", "-o", "json"); strings.Contains(all, mine) {
+		t.Error("a body is told unasked: ", all)
+	}
+	viewer := signIn(t, strings.TrimSpace(n.do("console", "--read-only")))
+	if text, status := viewer.send(http.MethodGet, "/api/v1/requests?bodies=true", ""); status != http.StatusForbidden || !strings.Contains(text, "owner alone") {
+		t.Error("a viewer reads bodies: ", status, text)
+	}
+	err := filepath.WalkDir(n.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if strings.Contains(string(data), mine) {
+			t.Errorf("%s has the body", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }

@@ -44,6 +44,9 @@ type Backend interface {
 	FollowRequests(context.Context, admin.RequestQuery, func(admin.Request) error) error
 	Events(context.Context, *service.Key) ([]admin.NumberedEvent, error)
 	FollowEvents(context.Context, *service.Key, func(admin.NumberedEvent) error) error
+	// FollowChanges calls changed when a service changes, with a key that one, until ctx
+	// ends or changes cannot be followed.
+	FollowChanges(ctx context.Context, k *service.Key, changed func()) error
 	Usage(ctx context.Context, since string, k *service.Key) (admin.UsageReport, error)
 	Services(ctx context.Context, namespace string, rendered bool) ([]admin.Service, error)
 	// Detailed is Services with their replicas.
@@ -88,6 +91,14 @@ func (u Up) Describe(ctx context.Context, k service.Key) (admin.Service, error) 
 	list, err := u.Events(ctx, &k)
 	s.Events = admin.EventsOf(list)
 	return s, err
+}
+
+// FollowChanges implements Backend: whatever changes on one machine is an event.
+func (u Up) FollowChanges(ctx context.Context, k *service.Key, changed func()) error {
+	return u.FollowEvents(ctx, k, func(admin.NumberedEvent) error {
+		changed()
+		return nil
+	})
 }
 
 // Edit implements Backend.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -35,16 +37,28 @@ type Cluster struct {
 	said []string
 }
 
+// maxSaid is how many different problems are printed: those of a console that runs for
+// days may be many.
+const maxSaid = 100
+
 // warn prints each problem once.
 func (c *Cluster) warn(list ...error) {
+	for _, err := range list {
+		c.Warn(err)
+	}
+}
+
+// Warn prints a problem, and reports whether it is a new one.
+func (c *Cluster) Warn(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, err := range list {
-		if text := err.Error(); !slices.Contains(c.said, text) {
-			c.said = append(c.said, text)
-			_, _ = fmt.Fprintf(c.warnings, "warning: %s\n", text)
-		}
+	text := err.Error()
+	if slices.Contains(c.said, text) || len(c.said) == maxSaid {
+		return false
 	}
+	c.said = append(c.said, text)
+	_, _ = fmt.Fprintf(c.warnings, "warning: %s\n", text)
+	return true
 }
 
 // Platform implements Backend.
@@ -86,7 +100,7 @@ func (c *Cluster) Service(ctx context.Context, k service.Key) (admin.Service, er
 	}
 	c.warn(s.Refused...)
 	out := admin.ServiceOf(s.ServiceState, false)
-	out.Rendered = s.Manifest.Rendered()
+	out.Rendered, out.Written = s.Manifest.Rendered(), s.Manifest.Authored()
 	return out, nil
 }
 
@@ -99,12 +113,16 @@ func (c *Cluster) Describe(ctx context.Context, k service.Key) (admin.Service, e
 	return s, err
 }
 
+// maxEvents is how many of a manifest's events are shown, the latest.
+const maxEvents = 10
+
 // events are the last ones of a service's manifest.
 func (c *Cluster) events(ctx context.Context, s admin.Service) []admin.Event {
-	list, err := c.Happened(ctx, service.Origin{APIVersion: s.APIVersion, Kind: s.Kind}, service.Key{Namespace: s.Namespace, Name: s.Name})
+	list, err := c.Happened(ctx, service.Origin{APIVersion: s.APIVersion, Kind: s.Kind}, service.Key{Namespace: s.Namespace, Name: s.Name}, "")
 	if err != nil {
 		c.warn(err)
 	}
+	list = list[max(0, len(list)-maxEvents):]
 	out := make([]admin.Event, len(list))
 	for i, e := range list {
 		out[i] = admin.Event{Time: e.Time, Type: e.Type, Reason: e.Reason, Message: e.Message}
@@ -134,8 +152,16 @@ func (c *Cluster) Events(ctx context.Context, k *service.Key) (out []admin.Numbe
 }
 
 // FollowEvents implements Backend.
-func (*Cluster) FollowEvents(context.Context, *service.Key, func(admin.NumberedEvent) error) error {
-	return errors.New("events of a cluster are not followed here: `kubectl get events --watch` does")
+func (c *Cluster) FollowEvents(ctx context.Context, k *service.Key, each func(admin.NumberedEvent) error) error {
+	return c.Client.FollowEvents(ctx, k, func(e history.Event) error { return each(admin.NumberedEvent{Event: e}) }, func(err error) { c.warn(err) })
+}
+
+// FollowChanges implements Backend.
+func (c *Cluster) FollowChanges(ctx context.Context, k *service.Key, changed func()) error {
+	if k == nil {
+		return c.FollowServices(ctx, "", "", changed)
+	}
+	return c.FollowServices(ctx, k.Namespace, k.Name, changed)
 }
 
 // Undo implements Backend.
@@ -224,6 +250,44 @@ func (c *Cluster) Routing(ctx context.Context, namespace string) ([]admin.Routin
 // Apply implements Backend.
 func (c *Cluster) Apply(ctx context.Context, req admin.ApplyRequest) (admin.ApplyResponse, error) {
 	return c.put(ctx, req, false)
+}
+
+// DryApply asks the API server what an apply would do, and has each manifest as it is
+// and would be.
+func (c *Cluster) DryApply(ctx context.Context, req admin.ApplyRequest) (admin.ApplyResponse, error) {
+	objects, _, err := admin.ObjectsOn(dialect.Kubernetes, req.Files, "")
+	if err != nil {
+		return admin.ApplyResponse{}, err
+	}
+	out, err := c.put(ctx, req, true)
+	for i := range out.Changes {
+		ch := &out.Changes[i]
+		ch.After = inNamespace(objects[i].Original, ch.Namespace)
+		if found, wrong := c.Find(ctx, ch.Kind, service.Key{Namespace: ch.Namespace, Name: ch.Name}); wrong == nil {
+			ch.Before = found[0].Authored()
+		}
+		if ch.Before != "" && ch.Before != ch.After {
+			ch.Action = "configured"
+		}
+	}
+	return out, err
+}
+
+// inNamespace is a manifest as it would be applied, its fields in order.
+func inNamespace(original []byte, namespace string) string {
+	var doc map[string]any
+	err := yaml.Unmarshal(original, &doc)
+	if md, ok := doc["metadata"].(map[string]any); ok && namespace != "" {
+		md["namespace"] = namespace
+	}
+	var out []byte
+	if err == nil {
+		out, err = yaml.Marshal(doc)
+	}
+	if err != nil {
+		return "# " + err.Error() + "\n"
+	}
+	return string(out)
 }
 
 // Check asks the API server whether it would take manifests. Nothing changes.
@@ -378,9 +442,28 @@ func (c *Cluster) ExplainWake(context.Context, service.Key) (admin.Explanation, 
 	return admin.Explanation{}, fleet.ErrNotShared
 }
 
-// ExplainScale implements Backend.
-func (c *Cluster) ExplainScale(context.Context, service.Key) ([]fleet.ScaleHistory, error) {
-	return nil, fleet.ErrNoScaleHistory
+// ExplainScale implements Backend: a cluster's decisions are in the events of a service.
+func (c *Cluster) ExplainScale(ctx context.Context, k service.Key) ([]fleet.ScaleHistory, error) {
+	s, err := c.Service(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	events, err := c.Happened(ctx, service.Origin{APIVersion: s.APIVersion, Kind: s.Kind}, k, history.Scaled)
+	if err != nil {
+		return nil, err
+	}
+	out := []fleet.ScaleHistory{}
+	for _, x := range s.Status.Components {
+		h := fleet.ScaleHistory{Component: x.Role, Decisions: []fleet.ScaleDecision{}, Now: &fleet.ReplicaCounts{Desired: x.Desired, Ready: x.Ready, Starting: max(0, x.Running-x.Ready)}}
+		for _, e := range events {
+			message, ours := strings.CutPrefix(e.Message, string(x.Role)+": ")
+			if _, n, why, ok := history.ReadScaled(message); ours && ok {
+				h.Decisions = append(h.Decisions, fleet.ScaleDecision{Time: e.Time.UTC(), ReplicaCounts: fleet.ReplicaCounts{Desired: n}, Why: why})
+			}
+		}
+		out = append(out, h)
+	}
+	return out, nil
 }
 
 // Usage implements Backend.

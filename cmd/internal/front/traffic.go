@@ -214,6 +214,7 @@ func (t *Traffic) explainer(v *fleet.View, of dispatch.PoolConfig) dispatch.Pool
 // payloads are what the gateway does with the payloads of a role's requests. A
 // gateway that may reach public addresses alone sends nothing to a logger.
 func (t *Traffic) payloads(p *dispatch.PoolConfig, v *fleet.View, role service.Role) {
+	p.KeepBodies = v.Service.KeepBodies
 	c := v.Service.Components.Get(role)
 	if c == nil {
 		return

@@ -43,6 +43,9 @@ func decisions(w io.Writer, h fleet.ScaleHistory, terminal bool) error {
 	if h.Canary {
 		name += " of the canary"
 	}
+	if h.Now != nil {
+		return changes(w, name, h)
+	}
 	_, _ = fmt.Fprintf(w, "%s: last decisions\n", name)
 	if terminal {
 		line, most := sparkline(h.Decisions, sparkWidth)
@@ -57,6 +60,21 @@ func decisions(w io.Writer, h fleet.ScaleHistory, terminal bool) error {
 		}
 		_, _ = fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Time.Local().Format(time.DateTime), d.Ready, d.Starting, d.Desired,
 			decimal(d.Inputs.Rate), took, decimal(d.Inputs.Load), decimal(d.Inputs.Backlog), d.Why)
+	}
+	return tw.Flush()
+}
+
+// changes prints what a cluster's events have of a component.
+func changes(w io.Writer, name string, h fleet.ScaleHistory) error {
+	_, _ = fmt.Fprintf(w, "%s: %d wanted, %d ready, %d starting now\n", name, h.Now.Desired, h.Now.Ready, h.Now.Starting)
+	if len(h.Decisions) == 0 {
+		_, err := fmt.Fprintln(w, "The cluster has no event of a change of the count: it keeps events for an hour unless its API server is set otherwise (--event-ttl).")
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	_, _ = fmt.Fprintln(tw, "TIME\tDESIRED\tWHY")
+	for _, d := range h.Decisions {
+		_, _ = fmt.Fprintf(tw, "%s\t%d\t%s\n", d.Time.Local().Format(time.DateTime), d.Desired, d.Why)
 	}
 	return tw.Flush()
 }

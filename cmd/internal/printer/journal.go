@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 )
 
@@ -18,6 +19,7 @@ type Lines[T any] struct {
 	table *table
 	none  string // printed where there was nothing
 	line  func(T) string
+	more  func(T) string // printed below the line; nil prints nothing
 	begun bool
 }
 
@@ -27,7 +29,11 @@ func (l *Lines[T]) Print(x T) error {
 	if l.json {
 		return json.NewEncoder(l.w).Encode(x)
 	}
-	return l.table.print(strings.Split(l.line(x), "\t"))
+	if err := l.table.print(strings.Split(l.line(x), "\t")); err != nil || l.more == nil {
+		return err
+	}
+	_, err := io.WriteString(l.w, l.more(x))
+	return err
 }
 
 // End prints that there was nothing, where no line was printed.
@@ -57,6 +63,7 @@ func Events(w io.Writer, output string, now func() time.Time) *Lines[admin.Numbe
 // Requests prints requests as a table or as lines of JSON.
 func Requests(w io.Writer, output string) *Lines[admin.Request] {
 	return &Lines[admin.Request]{w: w, json: output == "json", table: newTable(w, "TIME        \tMODEL           \tSTATUS\tQUEUE\tFIRST\tTOOK  \tTOKENS  \tRATE\tREPLICA         \tNOTE"), none: "There were no such requests.",
+		more: func(r admin.Request) string { return body("request", r.RequestBody) + body("answer", r.AnswerBody) },
 		line: func(r admin.Request) string {
 			tokens, rate := "-", "-"
 			if r.PromptTokens+r.CompletionTokens > 0 {
@@ -78,6 +85,21 @@ func Requests(w io.Writer, output string) *Lines[admin.Request] {
 			return fmt.Sprintf("%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s", r.Time.Local().Format("15:04:05.000"), orDash(oneLine(r.Model)), r.Status,
 				millis(r.QueuedMS), millis(r.FirstByteMS), millis(r.DurationMS), tokens, rate, orDash(r.Replica), oneLine(strings.Join(notes, "; ")))
 		}}
+}
+
+// body is what is kept of a body, on lines of its own; "" where none is.
+func body(what string, b *admin.Body) string {
+	switch {
+	case b == nil:
+		return ""
+	case b.Forgotten:
+		return "    " + what + ": no longer kept\n"
+	}
+	text := strings.ReplaceAll(strings.TrimSpace(command.Harmless(b.Text)), "\n", "\n      ")
+	if b.Cut {
+		text += " … (cut)"
+	}
+	return "    " + what + ": " + text + "\n"
 }
 
 // clock is a time of today, or a date with a time.

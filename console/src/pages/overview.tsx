@@ -1,5 +1,6 @@
 import { Component, type JSX } from "preact";
 import { useState } from "preact/hooks";
+import { about } from "../api";
 import { bytes, count, plural, rate } from "../format";
 import { live, useLive, type Rates } from "../live";
 import { keyOf, stateOf, type Tone } from "../state";
@@ -30,7 +31,7 @@ export function Overview(): JSX.Element {
       <div class="head">
         <h1>Overview</h1>
       </div>
-      <Figures />
+      {about.without?.traffic ? <p class="muted">{about.without.traffic}</p> : <Figures />}
       <Card
         title="Services"
         flush

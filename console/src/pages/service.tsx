@@ -1,6 +1,6 @@
 import { type JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { change, get, servicePath } from "../api";
+import { about, change, get, servicePath } from "../api";
 import { Chart, type Line, type Mark } from "../chart";
 import { ago, bytes, clock, count, milliseconds, plural, rate } from "../format";
 import { live, useLive } from "../live";
@@ -26,7 +26,7 @@ export function ServicePage({ of, owner }: { of: string; owner: boolean }): JSX.
         <State tone={state.tone} pill>
           {state.word}
         </State>
-        <Actions service={s} owner={owner} />
+        <Actions service={s} owner={owner && !about.readOnly} />
       </div>
       {state.why && state.tone !== "good" && (
         <Note tone={state.tone}>
@@ -181,6 +181,7 @@ function Figures({ of }: { of: string }): JSX.Element {
   useLive("traffic");
   const t = live.traffic.get(of);
   const r = live.rates(of);
+  if (about.without?.traffic) return <p class="muted">{about.without.traffic}</p>;
   return (
     <dl class="card figures">
       {(

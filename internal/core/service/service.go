@@ -162,7 +162,10 @@ type Service struct {
 	// force-stop, or a field.
 	Stopped bool `json:"stopped,omitempty"`
 	// Residency is how it shares one machine with others.
-	Residency  Residency  `json:"residency,omitzero"`
+	Residency Residency `json:"residency,omitzero"`
+	// KeepBodies is how many bytes are kept in memory of the bodies of each of its last
+	// requests, and of their answers; 0 keeps none.
+	KeepBodies int        `json:"keepBodies,omitempty"`
 	KVCache    *KVCache   `json:"kvCache,omitempty"`
 	Components Components `json:"components,omitzero"`
 	// Access is how requests reach it, besides by its name and its host.
@@ -247,6 +250,13 @@ const (
 // AnnotationRestarted is the annotation of a service for when all its replicas were
 // last to be replaced. Whatever changes there makes a new revision.
 const AnnotationRestarted = "roundhouse.dev/restarted-at"
+
+// AnnotationKeepBodies is the annotation of a service for KeepBodies, which is at most
+// MaxKeptBody.
+const (
+	AnnotationKeepBodies = "roundhouse.dev/keep-bodies"
+	MaxKeptBody          = 64 << 10
+)
 
 // NoModelStore as a model store: every pod has its own copy.
 const NoModelStore = "none"

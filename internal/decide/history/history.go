@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -23,6 +24,7 @@ const (
 	ReplicaReady   = "ReplicaReady"
 	ReplicaStopped = "ReplicaStopped"
 	ReplicaFailed  = "ReplicaFailed" // the message begins with the reason and a colon
+	Scaled         = "Scaled"        // the message is as ReadScaled reads it
 )
 
 // Event is something that happened to a service, or to what serves it.
@@ -93,6 +95,18 @@ func Failing(st service.Status) (reason, message string) {
 	return "", ""
 }
 
+// scaledFormat is how the message of a Scaled event begins; why follows.
+const scaledFormat = "%d to %d replicas: "
+
+// ReadScaled reads the message of a Scaled event: the counts before and after, and why.
+func ReadScaled(message string) (before, after int, why string, ok bool) {
+	if _, err := fmt.Sscanf(message, scaledFormat, &before, &after); err != nil {
+		return 0, 0, "", false
+	}
+	why, ok = strings.CutPrefix(message, fmt.Sprintf(scaledFormat, before, after))
+	return before, after, why, ok
+}
+
 // Changes returns what happened between two states of a service: first what was
 // decided, then what became of its replicas. why is, by role, why the count is what
 // it is. The events have neither time nor service.
@@ -135,7 +149,7 @@ func decided(before, after Seen, why map[service.Role]string) (out []Event) {
 	}
 	for _, role := range service.Roles {
 		if n, was := after.Counts[role], before.Counts[role]; n != was {
-			tell(false, string(role), "Scaled", "%d to %d replicas: %s", was, n, why[role])
+			tell(false, string(role), Scaled, scaledFormat+"%s", was, n, why[role])
 		}
 	}
 	if after.Failure != "" && after.Failure != before.Failure {

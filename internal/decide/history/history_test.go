@@ -113,3 +113,22 @@ func TestTallies(t *testing.T) {
 		}
 	}
 }
+
+// TestReadScaled: what Changes writes of a count is read again, and nothing else is.
+func TestReadScaled(t *testing.T) {
+	was := See("1", 1, service.Status{Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 1}}}, nil)
+	is := See("1", 1, service.Status{Components: []service.ComponentStatus{{Role: service.RoleEngine, Desired: 12}}}, nil)
+	events := Changes(was, is, map[service.Role]string{service.RoleEngine: "3 to 4 replicas: a reason"})
+	if len(events) != 1 || events[0].Reason != Scaled {
+		t.Fatalf("%+v", events)
+	}
+	before, after, why, ok := ReadScaled(events[0].Message)
+	if !ok || before != 1 || after != 12 || why != "3 to 4 replicas: a reason" {
+		t.Error(before, after, why, ok)
+	}
+	for _, other := range []string{"", "1 to", "1 to x replicas: y", "it went from 1 to 2 replicas: y", "1  to 2 replicas: y", "99999999999999999999 to 1 replicas: y"} {
+		if _, _, _, ok := ReadScaled(other); ok {
+			t.Errorf("%q is read", other)
+		}
+	}
+}

@@ -18,11 +18,9 @@ const maxActionBytes = 4 << 10
 
 // act does to a service what the command line's verbs do.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {
-	var a Action
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxActionBytes))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&a); err != nil {
-		failError(w, fmt.Errorf("the body is no action: %w", err))
+	a, err := readAction(w, r)
+	if err != nil {
+		failError(w, err)
 		return
 	}
 	st, err := s.cfg.Fleet.Get(r.Context(), key(r))
@@ -36,6 +34,15 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, wireChanges([]fleet.Change{c})[0])
+}
+
+func readAction(w http.ResponseWriter, r *http.Request) (a Action, err error) {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxActionBytes))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&a); err != nil {
+		return a, fmt.Errorf("the body is no action: %w", err)
+	}
+	return a, nil
 }
 
 func (s *Server) done(r *http.Request, o fleet.Object, a Action) (fleet.Change, error) {

@@ -48,6 +48,22 @@ type Request struct {
 	Retried          string    `json:"retried,omitempty"` // why the last failed try did
 	// Cut is why the replica broke off its answer; "" for a whole one.
 	Cut string `json:"cut,omitempty"`
+	// RequestBody and AnswerBody are told to the owner alone, who asks for them, of
+	// services that keep them.
+	RequestBody *Body `json:"requestBody,omitempty"`
+	AnswerBody  *Body `json:"answerBody,omitempty"`
+}
+
+// Body is what is kept of a body.
+type Body struct {
+	Text string `json:"text"` // what is no text in UTF-8 is replaced
+	Cut  bool   `json:"cut,omitempty"`
+	// Forgotten: newer ones took its place.
+	Forgotten bool `json:"forgotten,omitempty"`
+}
+
+func bodyOf(b journal.Body, forgotten bool) *Body {
+	return &Body{Text: strings.ToValidUTF8(string(b.Data), "\uFFFD"), Cut: b.Cut, Forgotten: forgotten}
 }
 
 // NumberedEvent is an event of a service with its number, by which followers resume.
@@ -61,6 +77,7 @@ type RequestQuery struct {
 	Of     string        // a service, NAMESPACE/NAME, or a model as requests name it; "" for all
 	Failed bool          // those that failed
 	Slow   time.Duration // those that took as long, to the first byte where there is one
+	Bodies bool          // with what is kept of their bodies
 }
 
 func (q RequestQuery) values() url.Values {
@@ -74,6 +91,9 @@ func (q RequestQuery) values() url.Values {
 	if q.Slow > 0 {
 		v.Set("slow", q.Slow.String())
 	}
+	if q.Bodies {
+		v.Set("bodies", "true")
+	}
 	return v
 }
 
@@ -81,6 +101,9 @@ func readRequestQuery(v url.Values) (q RequestQuery, err error) {
 	q.Of = v.Get("of")
 	if q.Failed, err = strconv.ParseBool(orFalse(v.Get("failed"))); err != nil {
 		return q, fmt.Errorf("failed: %q is neither true nor false", v.Get("failed"))
+	}
+	if q.Bodies, err = strconv.ParseBool(orFalse(v.Get("bodies"))); err != nil {
+		return q, fmt.Errorf("bodies: %q is neither true nor false", v.Get("bodies"))
 	}
 	if text := v.Get("slow"); text != "" {
 		if q.Slow, err = time.ParseDuration(text); err != nil || q.Slow < 0 {
@@ -123,10 +146,19 @@ func (s *Server) requests(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "%s", err)
 		return
 	}
+	if q.Bodies && !owns(r) {
+		fail(w, http.StatusForbidden, "the bodies of requests are shown to the owner alone")
+		return
+	}
 	names := s.keyNames()
 	tell(w, r, s.cfg.Requests.Ring, func(n uint64, x journal.Request) (any, bool) {
 		out := requestOf(n, x)
 		out.KeyName = names(x.Key)
+		if q.Bodies {
+			if b, kept := s.cfg.Requests.Bodies(&x); kept {
+				out.RequestBody, out.AnswerBody = bodyOf(b.Request, b.Forgotten), bodyOf(b.Answer, b.Forgotten)
+			}
+		}
 		return out, q.match(&x)
 	})
 }
@@ -280,7 +312,8 @@ func follow[T any](w http.ResponseWriter, r *http.Request, ring *journal.Ring[T]
 	}
 }
 
-// maxTold bounds one item of a stream, in bytes.
+// maxTold bounds one item of a stream, in bytes: two bodies of service.MaxKeptBody, of
+// which JSON may write each byte in six.
 const maxTold = 1 << 20
 
 // ErrMissed is returned where items of a stream were lost, because this client was

@@ -16,8 +16,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
-// LiveConfig is what a Live watches. Get, Demand and Pace are required.
+// LiveConfig is what a Live watches. Pace is required.
 type LiveConfig struct {
+	// Get and Demand return a service, and what is asked of it; nil leaves traffic out.
 	Get    func(context.Context, service.Key) (fleet.ServiceState, error)
 	Demand func(service.Key) autoscale.Demand
 	Pace   *journal.Pace
@@ -69,8 +70,8 @@ type counted struct {
 
 // NewLive makes one.
 func NewLive(cfg LiveConfig) (*Live, error) {
-	if cfg.Get == nil || cfg.Demand == nil || cfg.Pace == nil {
-		return nil, errors.New("admin: Get, Demand and Pace are required")
+	if cfg.Pace == nil || (cfg.Get == nil) != (cfg.Demand == nil) {
+		return nil, errors.New("admin: Pace is required, and Get and Demand are together")
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -156,6 +157,9 @@ func (l *Live) Run(ctx context.Context) {
 
 // look posts the traffic of each service, and how far its downloads are.
 func (l *Live) look(ctx context.Context) {
+	if l.cfg.Demand == nil {
+		return
+	}
 	l.mu.Lock()
 	all := make(map[service.Key]counted, len(l.mu.services))
 	for k, c := range l.mu.services {

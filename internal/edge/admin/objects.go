@@ -75,10 +75,14 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (req ApplyRequest,
 	objects, warnings, err := Objects(req.Files, "")
 	var bad *ManifestError
 	if errors.As(err, &bad) {
-		failWith(w, http.StatusUnprocessableEntity, Error{Message: fmt.Sprintf("problems in the manifests: %d", len(bad.Problems)), Problems: bad.Problems})
+		failManifests(w, bad)
 		return req, nil, nil, false
 	}
 	return req, objects, warnings, true
+}
+
+func failManifests(w http.ResponseWriter, bad *ManifestError) {
+	failWith(w, http.StatusUnprocessableEntity, Error{Message: fmt.Sprintf("problems in the manifests: %d", len(bad.Problems)), Problems: bad.Problems})
 }
 
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) {

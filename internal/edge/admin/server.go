@@ -20,10 +20,14 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
-// Config of the admin server. Fleet and Token are required.
+// Config of the admin server. Token is required, and either Fleet or Cluster.
 type Config struct {
 	Fleet *fleet.Fleet
-	Token string
+	// Cluster answers for the services of a cluster, in place of Fleet, and without
+	// AllowChanges changes nothing.
+	Cluster      Cluster
+	AllowChanges bool
+	Token        string
 	// Host is the name or address it listens on, for the Host check.
 	Host string
 	// Files reads and keeps model files; nil refuses uploads.
@@ -61,8 +65,8 @@ const maxRequestBytes = 128 << 20
 
 // Validate names what is missing.
 func (c Config) Validate() error {
-	if c.Fleet == nil || c.Token == "" {
-		return errors.New("admin: Fleet and Token are required")
+	if (c.Fleet == nil) == (c.Cluster == nil) || c.Token == "" {
+		return errors.New("admin: Token is required, and either Fleet or Cluster")
 	}
 	return nil
 }
@@ -117,6 +121,19 @@ func (s *Server) Handler() http.Handler {
 	s.console.Handle(mux)
 	mux.HandleFunc("POST /api/v1/console", s.consoleLink)
 	mux.HandleFunc("GET /api/v1", s.about)
+	if s.cfg.Cluster != nil {
+		s.handleCluster(mux)
+	} else {
+		s.handleFleet(mux)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotFound, "%s not found: the admin API is under /api/v1", r.URL.Path)
+	})
+	return s.guard(mux)
+}
+
+// handleFleet adds the paths of objects and their state.
+func (s *Server) handleFleet(mux *http.ServeMux) {
 	mux.HandleFunc("POST /api/v1/apply", s.apply)
 	mux.HandleFunc("POST /api/v1/explain", s.explainFiles)
 	mux.HandleFunc("GET /api/v1/services", s.services)
@@ -144,10 +161,6 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.has)
 	mux.HandleFunc("PUT /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.put)
 	mux.HandleFunc("GET /api/v1/readable", readable)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, http.StatusNotFound, "%s not found: the admin API is under /api/v1", r.URL.Path)
-	})
-	return s.guard(mux)
 }
 
 // Serve answers on l until ctx ends, then lets answers under way finish for
@@ -171,7 +184,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, grace time.Duration)
 }
 
 func (s *Server) about(w http.ResponseWriter, _ *http.Request) {
-	answer(w, About{Name: "roundhouse", Version: s.cfg.Version, Gateway: s.cfg.Gateway})
+	out := About{Name: "roundhouse", Version: s.cfg.Version, Gateway: s.cfg.Gateway}
+	if s.cfg.Cluster != nil {
+		out.ReadOnly, out.Without = !s.cfg.AllowChanges, s.without()
+	}
+	answer(w, out)
 }
 
 // About is the answer to GET /api/v1.
@@ -180,6 +197,11 @@ type About struct {
 	Version string `json:"version"`
 	// Gateway is the base URL of the inference port; "" where there is none.
 	Gateway string `json:"gateway,omitempty"`
+	// ReadOnly reports whether this server changes nothing, for nobody.
+	ReadOnly bool `json:"readOnly,omitempty"`
+	// Without are the console's pages that have nothing to show here, or traffic for all
+	// that shows it, and why.
+	Without map[string]string `json:"without,omitempty"`
 }
 
 func answer(w http.ResponseWriter, v any) {
@@ -202,7 +224,10 @@ func failWith(w http.ResponseWriter, status int, e Error) {
 func failError(w http.ResponseWriter, err error) {
 	var missing *fleet.NotFoundError
 	var large *http.MaxBytesError
+	var denied interface{ Forbidden() bool }
 	switch {
+	case errors.As(err, &denied) && denied.Forbidden():
+		fail(w, http.StatusForbidden, "%s", err)
 	case errors.As(err, &missing):
 		fail(w, http.StatusNotFound, "%s", err)
 	case errors.As(err, &large):

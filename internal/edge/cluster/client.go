@@ -47,6 +47,7 @@ type Client struct {
 	base      *url.URL
 	transport http.RoundTripper // sends the user's credentials
 	dynamic   dynamic.Interface
+	watches   dynamic.Interface // whose answers may take as long as they take
 	discovery discovery.DiscoveryInterface
 	logs      rest.Interface // reads pods' output, as much as there is
 
@@ -75,9 +76,13 @@ func New(a *Access, userAgent string) (*Client, error) {
 	if c.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(cfg, calls); err != nil {
 		return nil, err
 	}
+	streams := &http.Client{Transport: transport, CheckRedirect: stay}
+	if c.watches, err = dynamic.NewForConfigAndClient(cfg, streams); err != nil {
+		return nil, err
+	}
 	stream := dynamic.ConfigFor(cfg)
 	stream.GroupVersion, stream.APIPath = &corev1.SchemeGroupVersion, "/api"
-	c.logs, err = rest.RESTClientForConfigAndClient(stream, &http.Client{Transport: transport, CheckRedirect: stay})
+	c.logs, err = rest.RESTClientForConfigAndClient(stream, streams)
 	return c, err
 }
 
@@ -162,6 +167,9 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: %s", did, e.Message)
 }
 
+// Forbidden reports whether the user may not do what was tried.
+func (e *StatusError) Forbidden() bool { return e.Code == http.StatusForbidden }
+
 // Missing reports whether an error is that there is no such object or kind.
 func Missing(err error) bool { return answered(err, http.StatusNotFound) }
 
@@ -183,6 +191,8 @@ func (c *Client) explained(ctx context.Context, verb, what string, err error) er
 		return nil
 	case ctx.Err() == context.Canceled:
 		return ctx.Err()
+	case errors.Is(err, errTooMany):
+		return fmt.Errorf("%s %s: %w", verb, what, err)
 	case errors.As(err, &long):
 		return fmt.Errorf("%s %s: the answer is over %d bytes", verb, what, long.Limit)
 	case errors.As(err, &status):
@@ -215,10 +225,14 @@ type resource struct {
 
 // on is the resource in a namespace or, with "", in all.
 func (c *Client) on(r resource, namespace string) dynamic.ResourceInterface {
+	return r.in(c.dynamic, namespace)
+}
+
+func (r resource) in(d dynamic.Interface, namespace string) dynamic.ResourceInterface {
 	if namespace == "" || r.clusterScoped {
-		return c.dynamic.Resource(r.GroupVersionResource)
+		return d.Resource(r.GroupVersionResource)
 	}
-	return c.dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
+	return d.Resource(r.GroupVersionResource).Namespace(namespace)
 }
 
 func (c *Client) get(ctx context.Context, at resource, namespace, name string) (*unstructured.Unstructured, error) {
@@ -226,6 +240,8 @@ func (c *Client) get(ctx context.Context, at resource, namespace, name string) (
 		return c.on(at, namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
+
+var errTooMany = fmt.Errorf("there are over %d: name a namespace with -n", maxListed)
 
 // list reads all of a resource, page by page, of a namespace or, with "", of all.
 func (c *Client) list(ctx context.Context, at resource, namespace string, o metav1.ListOptions) ([]unstructured.Unstructured, error) {
@@ -238,7 +254,7 @@ func (c *Client) list(ctx context.Context, at resource, namespace string, o meta
 			return nil, err
 		}
 		if out = append(out, page.Items...); len(out) > maxListed {
-			return nil, fmt.Errorf("list %s: there are over %d: name a namespace with -n", at.words(namespace), maxListed)
+			return nil, fmt.Errorf("list %s: %w", at.words(namespace), errTooMany)
 		}
 		if o.Continue = page.GetContinue(); o.Continue == "" {
 			return out, nil
@@ -251,12 +267,21 @@ func listed[T any](ctx context.Context, c *Client, at resource, namespace string
 	items, err := c.list(ctx, at, namespace, o)
 	out := make([]*T, len(items))
 	for i := range items {
-		out[i] = new(T)
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(items[i].Object, out[i]); err != nil {
-			return nil, fmt.Errorf("list %s: %s: %w", at.words(namespace), items[i].GetName(), err)
+		var wrong error
+		if out[i], wrong = typed[T](&items[i]); wrong != nil {
+			return nil, fmt.Errorf("list %s: %w", at.words(namespace), wrong)
 		}
 	}
 	return out, err
+}
+
+// typed is an object as a type of the API.
+func typed[T any](u *unstructured.Unstructured) (*T, error) {
+	out := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
+		return nil, fmt.Errorf("%s: %w", u.GetName(), err)
+	}
+	return out, nil
 }
 
 // words are the resource as kubectl and RBAC call it.

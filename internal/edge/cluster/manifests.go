@@ -48,6 +48,13 @@ func (m *Manifest) Rendered() string {
 	if m.Status != nil {
 		doc["status"] = m.Status
 	}
+	return inYAML(doc)
+}
+
+// Authored is the manifest as YAML, as its author wrote it.
+func (m *Manifest) Authored() string { return inYAML(m.written) }
+
+func inYAML(doc map[string]any) string {
 	out, err := yaml.Marshal(doc)
 	if err != nil {
 		return "# " + err.Error() + "\n"
@@ -62,6 +69,15 @@ type installed struct {
 	err   error
 	at    map[*dialect.Resource]resource
 	group map[string]bool
+}
+
+// counted are the resources that have a count of pods.
+func (in *installed) counted() []resource {
+	at := []resource{deploymentsAt}
+	if in.group[groupsAt.Group] {
+		at = append(at, groupsAt)
+	}
+	return at
 }
 
 // kinds finds out which kinds of manifests there are, and which of the other

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,9 +42,6 @@ type Event struct {
 	Message string    `json:"message"`
 	Count   int       `json:"count,omitempty"`
 }
-
-// maxEvents is how many of a manifest's events are shown, the latest.
-const maxEvents = 10
 
 // counted is a Deployment or LeaderWorkerSet, as far as it is read.
 type counted struct {
@@ -115,7 +113,7 @@ func (c *Client) Service(ctx context.Context, k service.Key) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{Manifest: found[0], ServiceState: stateOf(found[0])}
-	selector := shape.LabelManagedBy + "=" + shape.Manager + "," + shape.LabelService + "=" + shape.LabelValue(k.Name)
+	selector := managedBy(k.Name)
 	records, err := c.records(ctx, k.Namespace, selector)
 	s.refuse(err)
 	sets, err := c.sets(ctx, k.Namespace, selector)
@@ -143,14 +141,21 @@ func stateOf(m *Manifest) fleet.ServiceState {
 	return st
 }
 
+// managedBy selects what the controller made: of a service or, with "", of all.
+func managedBy(name string) string {
+	selector := shape.LabelManagedBy + "=" + shape.Manager
+	if name != "" {
+		selector += "," + shape.LabelService + "=" + shape.LabelValue(name)
+	}
+	return selector
+}
+
 // sets lists what has a count of pods, by the service's key.
 func (c *Client) sets(ctx context.Context, namespace, selector string) (map[service.Key][]*counted, error) {
-	if selector == "" {
-		selector = shape.LabelManagedBy + "=" + shape.Manager
-	}
+	selector = cmp.Or(selector, managedBy(""))
 	at := []resource{deploymentsAt}
-	if in, err := c.kinds(ctx); err == nil && in.group[groupsAt.Group] {
-		at = append(at, groupsAt)
+	if in, err := c.kinds(ctx); err == nil {
+		at = in.counted()
 	}
 	out := map[service.Key][]*counted{}
 	for _, r := range at {
@@ -167,22 +172,25 @@ func (c *Client) sets(ctx context.Context, namespace, selector string) (map[serv
 
 // records lists what was decided of each service, its canary apart.
 func (c *Client) records(ctx context.Context, namespace, selector string) (map[service.Key]*fleet.Record, error) {
-	if selector == "" {
-		selector = shape.LabelManagedBy + "=" + shape.Manager
-	}
+	selector = cmp.Or(selector, managedBy(""))
 	items, err := listed[appsv1.ControllerRevision](ctx, c, recordsAt, namespace, metav1.ListOptions{LabelSelector: selector + "," + shape.LabelRecord + "=true"})
 	if err != nil {
 		return nil, err
 	}
-	newest := map[service.Key]*appsv1.ControllerRevision{}
+	return newest(items)
+}
+
+// newest reads the last record of each service.
+func newest(items []*appsv1.ControllerRevision) (map[service.Key]*fleet.Record, error) {
+	last := map[service.Key]*appsv1.ControllerRevision{}
 	for _, cr := range items {
 		k := service.WorkloadKey(cr.Namespace, cr.Annotations[shape.AnnotationService])
-		if b, there := newest[k]; !there || b.Revision < cr.Revision {
-			newest[k] = cr
+		if b, there := last[k]; !there || b.Revision < cr.Revision {
+			last[k] = cr
 		}
 	}
 	out := map[service.Key]*fleet.Record{}
-	for k, cr := range newest {
+	for k, cr := range last {
 		var r fleet.Record
 		if err := json.Unmarshal(cr.Data.Raw, &r); err != nil {
 			return out, fmt.Errorf("ControllerRevision %s/%s: was it written by another version of the controller? %w", cr.Namespace, cr.Name, err)
@@ -265,32 +273,44 @@ func (s *Service) observe(list []*corev1.Pod, sets map[service.Key][]*counted) {
 	}
 }
 
-// Happened reads the last events of a manifest.
-func (c *Client) Happened(ctx context.Context, origin service.Origin, k service.Key) ([]Event, error) {
+// Happened reads the events of a manifest, the oldest first: of a reason or, with "", all.
+func (c *Client) Happened(ctx context.Context, origin service.Origin, k service.Key, reason string) ([]Event, error) {
 	namespace := k.Namespace
 	if namespace == "" {
 		namespace = service.DefaultNamespace // where events of what has none are kept
 	}
 	selector := "involvedObject.kind=" + origin.Kind + ",involvedObject.name=" + k.Name
+	if reason != "" {
+		selector += ",reason=" + reason
+	}
 	items, err := listed[corev1.Event](ctx, c, eventsAt, namespace, metav1.ListOptions{FieldSelector: selector})
 	if err != nil {
 		return nil, err
 	}
 	var out []Event
 	for _, e := range items {
-		one := Event{Time: e.CreationTimestamp.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
-		for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
-			if t.After(one.Time) {
-				one.Time = t
-			}
-		}
+		one := Event{Time: happened(e), Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
 		if e.Series != nil {
-			one.Time, one.Count = e.Series.LastObservedTime.Time, int(e.Series.Count)
+			one.Count = int(e.Series.Count)
 		}
 		out = append(out, one)
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return a.Time.Compare(b.Time) })
-	return out[max(0, len(out)-maxEvents):], nil
+	return out, nil
+}
+
+// happened returns when an event happened last.
+func happened(e *corev1.Event) time.Time {
+	if e.Series != nil {
+		return e.Series.LastObservedTime.Time
+	}
+	last := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
+		if t.After(last) {
+			last = t
+		}
+	}
+	return last
 }
 
 // LogOptions select the output.

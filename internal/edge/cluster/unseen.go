@@ -18,7 +18,12 @@ const ConditionAdopted = "Adopted"
 // unseen gives services that no controller of ours has ever reconciled a
 // condition with the likely reason, in place of the missing status.
 func (c *Client) unseen(ctx context.Context, list ...*Service) {
-	labels := map[string]*string{} // what namespaces adopt; nil where that may not be seen
+	c.unseenIn(ctx, map[string]*string{}, list...)
+}
+
+// unseenIn is unseen with what is known of namespaces: what they adopt, nil where that
+// may not be seen.
+func (c *Client) unseenIn(ctx context.Context, labels map[string]*string, list ...*Service) {
 	for _, s := range list {
 		if s.Manifest.Written || s.Revision != nil || len(s.Manifest.Problems) > 0 {
 			continue

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/payloads"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -29,6 +30,7 @@ type logged struct {
 // logRequest copies an admitted request for the logger of its pool, and prepares to
 // copy the answer.
 func (x *exchange) logRequest() {
+	x.keepBodies(x.proxy.grant.Pool().KeepBodies)
 	of := x.proxy.grant.Pool().Logger
 	if of == nil {
 		return
@@ -54,6 +56,18 @@ func (x *exchange) logRequest() {
 	if of.Mode.Responses() {
 		x.logged.answer = x.gw.payloads.Copy()
 	}
+}
+
+// keepBodies keeps up to most bytes of the request's body, and of the answer's when it
+// comes.
+func (x *exchange) keepBodies(most int) {
+	if most == 0 || x.gw.cfg.Ended.Requests == nil {
+		return
+	}
+	k := &observe.Kept{Most: most}
+	k.Request.Add(x.req.body.head, most)
+	k.Request.Cut = k.Request.Cut || x.req.body.tail != nil
+	x.seen.Keep = k
 }
 
 // logAnswer hands on the copy of an answer. As in KServe, only answers of 200 are

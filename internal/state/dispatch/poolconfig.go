@@ -70,9 +70,11 @@ type PoolConfig struct {
 	// process's start to ready; 0 where no start has been seen.
 	Startup time.Duration
 
-	// Logger and Batcher are what the gateway does with the requests; nil for nothing.
-	Logger  *Logger
-	Batcher *service.Batcher
+	// KeepBodies is how much of the bodies of requests and answers may be kept; 0 for
+	// nothing. Logger and Batcher are what the gateway does with them; nil for nothing.
+	KeepBodies int
+	Logger     *Logger
+	Batcher    *service.Batcher
 
 	// Shared reports that this is no service. Its Members are the configurations of the
 	// services whose replicas it takes, each with those replicas it takes.

@@ -44,6 +44,9 @@ type ScaleHistory struct {
 	// Canary reports whether it is the component of the service's canary.
 	Canary    bool            `json:"canary,omitempty"`
 	Decisions []ScaleDecision `json:"decisions"`
+	// Now is set on a cluster: what there is now. The decisions there are those that
+	// changed the count, of which the time, the count and the reason are known.
+	Now *ReplicaCounts `json:"now,omitempty"`
 }
 
 // decisionOf is what there is to tell of a decision.
@@ -88,8 +91,8 @@ func (f *Fleet) Desired(k service.Key, role service.Role) (int, bool) {
 	return 0, false
 }
 
-// ErrNoScaleHistory is why there is no history on a cluster.
-var ErrNoScaleHistory = errors.New("only a running `roundhouse up` keeps its scaling decisions. In a cluster, the events of a service show each change of a count and the reason: `roundhouse describe SERVICE`")
+// ErrNoScaleHistory is why the controller of a cluster has no history.
+var ErrNoScaleHistory = errors.New("only a running `roundhouse up` keeps its scaling decisions. In a cluster, `roundhouse explain scale SERVICE --context CONTEXT` reads the events of each change of a count")
 
 // ScaleHistory returns the last scaling decisions of a service and of its canary,
 // since this process started.

@@ -31,9 +31,15 @@ type Store interface {
 	Lines() ([][]byte, error)
 }
 
-// Config of a journal of events. Store is required.
+// nowhere stores nothing.
+type nowhere struct{}
+
+func (nowhere) Append([]byte) error      { return nil }
+func (nowhere) Lines() ([][]byte, error) { return nil, nil }
+
+// Config of a journal of events.
 type Config struct {
-	Store Store
+	Store Store // nil keeps nothing over restarts
 	Now   func() time.Time
 	Log   *slog.Logger
 }
@@ -75,6 +81,9 @@ func OpenEvents(cfg Config) (*Events, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Store == nil {
+		cfg.Store = nowhere{}
+	}
 	e := &Events{Ring: NewRing[history.Event](keptEvents), cfg: cfg}
 	e.mu.seen, e.mu.told, e.mu.last = map[service.Key]history.Seen{}, map[service.Key]bool{}, map[subject]told{}
 	stored, err := cfg.Store.Lines()
@@ -103,6 +112,12 @@ func (e *Events) Tell(ev history.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tellLocked(ev)
+}
+
+// Note adds an event that another has recorded, with its time. It is not stored.
+func (e *Events) Note(ev history.Event) {
+	ev.Message = excerpt.Of(ev.Message, maxMessage)
+	e.add(ev)
 }
 
 // Observe adds what happened to a service since it was last observed, and returns it

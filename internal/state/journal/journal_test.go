@@ -199,3 +199,47 @@ func FuzzStoredLines(f *testing.F) {
 		}
 	})
 }
+
+// TestBodies: of each body the beginning is kept, and of all together so much that the
+// oldest are forgotten; the requests stay.
+func TestBodies(t *testing.T) {
+	var b Body
+	b.Add([]byte("four"), 6)
+	if b.Add(nil, 6); string(b.Data) != "four" || b.Cut {
+		t.Error(b)
+	}
+	b.Add([]byte("more"), 6)
+	if b.Add([]byte("x"), 6); string(b.Data) != "fourmo" || !b.Cut {
+		t.Errorf("%s %v", b.Data, b.Cut)
+	}
+	r := NewRequests()
+	const each = 64 << 10
+	for range maxBodies/(2*each) + 3 {
+		r.Add(Request{Model: "m", Bodies: &Bodies{Request: Body{Data: make([]byte, each)}, Answer: Body{Data: make([]byte, each)}}})
+	}
+	r.Add(Request{Model: "none"})
+	kept, forgotten := 0, 0
+	all := r.After(0, 1000).Items
+	for i := range all {
+		b, has := r.Bodies(&all[i])
+		switch {
+		case has != (all[i].Model == "m"):
+			t.Error(i, all[i].Model, has)
+		case b.Forgotten:
+			if forgotten++; kept > 0 || b.size() > 0 {
+				t.Errorf("%d is forgotten, %d bytes stay, %d older ones are kept", i, b.size(), kept)
+			}
+		case has:
+			kept += b.size()
+		}
+	}
+	if kept != maxBodies || forgotten != 3 {
+		t.Errorf("kept %d bytes, forgot %d", kept, forgotten)
+	}
+	for range 3 * keptRequests {
+		r.Add(Request{Bodies: &Bodies{}})
+	}
+	if n := len(r.bodies.mu.of); n > keptRequests {
+		t.Errorf("%d empty bodies are kept", n)
+	}
+}

@@ -13,8 +13,7 @@ const keptRequests = 2000
 // maxWord is how much of a client's word is kept, in bytes.
 const maxWord = 256
 
-// Request is one request to a model, when it has ended. It holds no body and no
-// secret.
+// Request is one request to a model, when it has ended. It holds no secret.
 type Request struct {
 	Time      time.Time     // of its header
 	ID, Trace string        // Trace is "" for none
@@ -35,6 +34,8 @@ type Request struct {
 	Tries               int
 	Retried             string // why the last failed try did
 	Cut                 string // why the replica broke off its answer
+	// Bodies are nil unless the service asks to keep them; [Requests.Bodies] reads them.
+	Bodies *Bodies
 }
 
 // Failed reports whether the client did not get the answer it asked for.
@@ -54,17 +55,29 @@ func (r *Request) Rate() float64 {
 type Requests struct {
 	*Ring[Request]
 	// Pace counts them by service.
-	Pace *Pace
+	Pace   *Pace
+	bodies bodyStore
 }
 
 // NewRequests makes an empty one.
-func NewRequests() *Requests { return &Requests{NewRing[Request](keptRequests), NewPace()} }
+func NewRequests() *Requests { return &Requests{Ring: NewRing[Request](keptRequests), Pace: NewPace()} }
 
-// Add adds a request. Its words are copied and cut to 256 bytes, so that neither a
-// body nor a hostile header stays in memory.
+// Bodies returns what is kept of a request's bodies; false where it has none.
+func (r *Requests) Bodies(q *Request) (Bodies, bool) {
+	if q.Bodies == nil {
+		return Bodies{}, false
+	}
+	return r.bodies.get(q.Bodies), true
+}
+
+// Add adds a request, and owns its bodies then. Its words are copied and cut to 256
+// bytes, so that neither a body nor a hostile header stays in memory.
 func (r *Requests) Add(q Request) {
 	for _, word := range []*string{&q.ID, &q.Trace, &q.Client, &q.Path, &q.Model, &q.Retried, &q.Cut} {
 		*word = strings.Clone((*word)[:min(len(*word), maxWord)])
+	}
+	if q.Bodies != nil {
+		r.bodies.add(q.Bodies)
 	}
 	r.Pace.Count(&q)
 	r.add(q)

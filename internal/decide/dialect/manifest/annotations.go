@@ -41,6 +41,7 @@ var Annotations = func() []Annotation {
 		{Name: strings.TrimPrefix(service.AnnotationStop, ours), Kinds: services},
 		{Name: strings.TrimPrefix(service.AnnotationRestarted, ours), Kinds: services},
 		{Name: strings.TrimPrefix(service.AnnotationModelStore, ours), Kinds: services},
+		{Name: strings.TrimPrefix(service.AnnotationKeepBodies, ours), Kinds: services},
 		{Name: strings.TrimPrefix(scheduleAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.schedule"},
 		{Name: strings.TrimPrefix(prewarmAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.prewarm"},
 		{Name: strings.TrimPrefix(queueAnnotation, ours), Kinds: services, Dialects: others, Component: true, Field: "spec.scaling.queue"},

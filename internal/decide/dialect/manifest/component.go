@@ -114,6 +114,23 @@ func WarnResidency(r *Report, path string) {
 	p.Warning, p.Platform = true, Kubernetes
 }
 
+// readKeepBodies reads the annotation of bodies that are kept.
+func readKeepBodies(r *Report, annotations map[string]string) int {
+	text, stated := annotations[service.AnnotationKeepBodies]
+	if !stated {
+		return 0
+	}
+	at := strict.Key("metadata.annotations", service.AnnotationKeepBodies)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > service.MaxKeptBody {
+		r.Errorf(at, "%q is not read: write a number of bytes from 0 to %d", Clip(text), service.MaxKeptBody)
+		return 0
+	}
+	p := r.Problem(at, "has no effect on a cluster: only a running roundhouse up keeps the last requests")
+	p.Warning, p.Platform = true, Kubernetes
+	return n
+}
+
 // checkModelStore checks the annotation of a model store.
 func checkModelStore(r *Report, annotations map[string]string) {
 	store, stated := annotations[service.AnnotationModelStore]

@@ -173,6 +173,7 @@ func (r *Reader) Service(m metav1.ObjectMeta, o *Object) *service.Service {
 		r.Refuse("metadata.name", "%q begins with a digit: an InferenceService's name begins with a letter", m.Name)
 	}
 	s.Residency = readResidency(r.Report, m.Annotations)
+	s.KeepBodies = readKeepBodies(r.Report, m.Annotations)
 	s.Stopped = strings.EqualFold(m.Annotations[service.AnnotationStop], "true")
 	checkModelStore(r.Report, m.Annotations)
 	o.Kind, o.Key, o.Service = KindService, s.Key, s

@@ -24,10 +24,18 @@ type Record struct {
 	// Operation is a value of OpenTelemetry's gen_ai.operation.name; "" when the
 	// path names the model.
 	Operation string
+	// Keep keeps the bodies; nil keeps none.
+	Keep *Kept
 	Ending
 
 	usage
 	spans spans
+}
+
+// Kept are the bodies of a request, up to Most bytes of each.
+type Kept struct {
+	journal.Bodies
+	Most int
 }
 
 // Ending is what is known of a request when it ends.
@@ -65,6 +73,9 @@ func (r *Record) Passing(b []byte) {
 		r.FirstByte = time.Now()
 	}
 	r.Sent += int64(len(b))
+	if r.Keep != nil {
+		r.Keep.Answer.Add(b, r.Keep.Most)
+	}
 	switch {
 	case r.stream != nil:
 		_, _ = r.stream.Write(b) // never fails
@@ -159,6 +170,9 @@ func Write(r *Record, m *Metrics, sinks Sinks, e journal.Request, now time.Time)
 	}
 	e.Time, e.ID, e.Model, e.Service, e.Status, e.Duration = r.Begun, r.ID, r.Model, r.Service, r.Status, now.Sub(r.Begun)
 	e.Sent, e.Tries, e.Retried, e.Cut = r.Sent, r.Tries, r.Retried, r.Cut
+	if r.Keep != nil {
+		e.Bodies = &r.Keep.Bodies
+	}
 	if !r.FirstByte.IsZero() {
 		e.FirstByte = r.FirstByte.Sub(r.Begun)
 	}
