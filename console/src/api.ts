@@ -40,7 +40,8 @@ export async function signIn(token: string): Promise<Session> {
 }
 
 export async function signOut(): Promise<void> {
-  await fetch("/session", { method: "DELETE" });
+  const r = await fetch("/session", { method: "DELETE" });
+  if (!r.ok) throw await refusal(r);
   localStorage.removeItem(kept);
   session = null;
 }

@@ -1,7 +1,7 @@
 // The console: signing in, the frame, and which page is shown.
 import { render, type JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { currentSession, onLost, signIn, signOut } from "./api";
+import { Refused, currentSession, onLost, signIn, signOut } from "./api";
 import { live, useLive } from "./live";
 import { ApplyPage } from "./pages/apply";
 import { EventsPage } from "./pages/events";
@@ -15,7 +15,7 @@ import { RoutesPage } from "./pages/routes";
 import { ServicePage } from "./pages/service";
 import { WhyPage } from "./pages/why";
 import type { Session } from "./types";
-import { Failure, Toasts } from "./ui";
+import { Failure, Toasts, toast } from "./ui";
 
 type Page = { title: string; show: (rest: string[], session: Session) => JSX.Element };
 
@@ -194,9 +194,15 @@ function App(): JSX.Element | null {
       },
     );
   }, []);
+  const leave = () => {
+    signOut().then(
+      () => (live.stop(), set(null)),
+      (e: unknown) => toast(`You are not signed out: ${e instanceof Refused ? e.message : "the server cannot be reached."}`, "bad"),
+    );
+  };
   if (session === undefined) return null;
   if (session === null) return <SignIn error={error} enter={enter} />;
-  return <Frame session={session} leave={() => void signOut().then(() => (live.stop(), set(null)))} />;
+  return <Frame session={session} leave={leave} />;
 }
 
 const root = document.getElementById("app");

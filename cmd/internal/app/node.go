@@ -145,6 +145,7 @@ func (n *node) servers() error {
 		Live:           n.live,
 		Infer:          n.server.Gateway.Handler(),
 		ViewerToken:    viewer,
+		Sessions:       n.cfg.dir.Sessions(),
 		Port:           n.cfg.admin.Port,
 		Endpoints:      n.traffic.Dispatcher.Endpoints,
 		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})

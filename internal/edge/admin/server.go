@@ -44,6 +44,8 @@ type Config struct {
 	Infer http.Handler
 	// ViewerToken lets programs and people read only; "" is nobody's.
 	ViewerToken string
+	// Sessions keeps who is signed in on the console over a restart; nil does not.
+	Sessions console.SessionStore
 	// Port is the one it listens on: two consoles on one host have a cookie each.
 	Port int
 	// Metrics serves GET /metrics; nil leaves the path out.
@@ -79,8 +81,11 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, sessions: console.NewSessions(cfg.Token, strconv.Itoa(cfg.Port), time.Now)}
+	s := &Server{cfg: cfg}
 	var err error
+	if s.sessions, err = console.NewSessions(console.SessionsConfig{Secret: cfg.Token, Name: strconv.Itoa(cfg.Port), Store: cfg.Sessions, Now: time.Now}); err != nil {
+		return nil, err
+	}
 	s.console, err = console.New(s.sessions, s.role)
 	return s, err
 }
