@@ -31,7 +31,7 @@ type served struct {
 	asked  chan *http.Request // by the playground
 }
 
-func serveConsole(t *testing.T) *served {
+func serveConsole(t *testing.T, change ...func(*Config)) *served {
 	t.Helper()
 	s := &served{t: t, asked: make(chan *http.Request, 1)}
 	events, err := journal.OpenEvents(journal.Config{Store: nothing{}})
@@ -48,6 +48,9 @@ func serveConsole(t *testing.T) *served {
 	s.admin = newServer(t, outside{}, func(c *Config) {
 		c.Live, c.Events, c.Requests, c.ViewerToken, c.Port = s.live, events, requests, "the-viewers", 8090
 		c.Infer = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { s.asked <- r })
+		for _, f := range change {
+			f(c)
+		}
 	})
 	s.Server = httptest.NewServer(s.admin.Handler())
 	t.Cleanup(s.Close)
