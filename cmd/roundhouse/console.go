@@ -17,8 +17,8 @@ func newConsoleCommand() *cobra.Command {
 		Short: "Print a link that signs in to the console of a running up, once",
 		Long: `Print a link that opens the console of a running roundhouse up in a browser: what
 is served, requests, events, logs, why things are as they are, and a playground. The
-link signs in once, within an hour, for twelve hours. With --read-only who opens it
-sees everything and changes nothing.
+link signs in once, within an hour, for twelve hours, or until nothing has used the
+session for an hour. With --read-only who opens it sees everything and changes nothing.
 
 The console listens on loopback. From another machine, forward its port first:
 ssh -L 8090:127.0.0.1:8090 HOST.`,

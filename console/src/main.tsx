@@ -26,7 +26,7 @@ const pages: Record<string, Page> = {
   logs: { title: "Logs", show: (rest) => <LogsPage of={rest.slice(0, 2).join("/")} replica={rest[2] ?? ""} /> },
   why: { title: "Why", show: (rest) => <WhyPage of={rest.join("/")} /> },
   playground: { title: "Playground", show: (rest, s) => <Playground of={rest.join("/")} owner={s.role === "owner"} /> },
-  models: { title: "Models", show: () => <ModelsPage /> },
+  models: { title: "Models", show: (_, s) => <ModelsPage owner={s.role === "owner"} /> },
   routes: { title: "Routes", show: () => <RoutesPage /> },
   apply: { title: "Apply", show: (_, s) => <ApplyPage owner={s.role === "owner"} /> },
   keys: { title: "Keys", show: (_, s) => <KeysPage owner={s.role === "owner"} /> },
@@ -52,6 +52,7 @@ function useHash(): string[] {
   useEffect(() => {
     const f = () => set(read());
     window.addEventListener("hashchange", f);
+    f(); // it may have changed before anybody listened
     return () => window.removeEventListener("hashchange", f);
   }, []);
   return parts;
