@@ -26,8 +26,8 @@ func newConsoleCommand() *cobra.Command {
 		Short: "Open the console of a running up, or serve one of a cluster",
 		Long: `Print a link that opens the console of a running roundhouse up in a browser: what
 is served, requests, events, logs, why things are as they are, and a playground. The
-link signs in once, within an hour, for twelve hours. With --read-only who opens it
-sees everything and changes nothing.
+link signs in once, within an hour, for twelve hours, or until nothing has used the
+session for an hour. With --read-only who opens it sees everything and changes nothing.
 
 With --context or --kubeconfig, serve a console of that cluster on this machine until
 Ctrl-C, and print its link. It asks the API server as the user of the kubeconfig, who

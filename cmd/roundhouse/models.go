@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"time"
@@ -71,11 +72,11 @@ They stay while a process has that place. With --stay, the command creates the f
 func newModelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
-		Short: "List, inspect and remove the files of models",
+		Short: "List, inspect, pin and remove the files of models",
 		Args:  command.CommandsOnly,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newModelInspectCommand(), newModelListCommand(), newModelRemoveCommand())
+	cmd.AddCommand(newModelInspectCommand(), newModelListCommand(), newModelRemoveCommand(), newModelPinCommand(true), newModelPinCommand(false))
 	return cmd
 }
 
@@ -135,6 +136,52 @@ least recently used models once they take more than --models-max-bytes.`,
 	}
 	cmd.Flags().StringVar(&dataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
 	return cmd
+}
+
+// newModelPinCommand builds `roundhouse model pin`, or unpin.
+func newModelPinCommand(pin bool) *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "pin URI…",
+		Short: "Keep downloaded models when others make room",
+		Long: `Keep downloaded models in the data directory when the models exceed
+--models-max-bytes and the least recently used are removed. A running up follows.`,
+		Example: `  roundhouse model pin s3://models/iris
+  roundhouse model pin hf://Qwen/Qwen2.5-0.5B-Instruct --data-dir /data`,
+		Args: command.Wants(1, -1, "the URIs of models, as `roundhouse model list` shows them"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return setModelPins(cmd.OutOrStdout(), dataDir, args, pin)
+		},
+	}
+	if !pin {
+		cmd.Use, cmd.Short = "unpin URI…", "Let downloaded models go again when others make room"
+		cmd.Long = "Let models that were pinned go again when others make room."
+		cmd.Example = "  roundhouse model unpin s3://models/iris"
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
+	return cmd
+}
+
+func setModelPins(w io.Writer, dataDir string, uris []string, pin bool) error {
+	store, err := app.OpenCopies(dataDir)
+	if err != nil {
+		return err
+	}
+	word := map[bool]string{true: "pinned", false: "unpinned"}[pin]
+	var errs []error
+	for _, uri := range uris {
+		changed, err := store.SetPin(uri, pin)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			err = fmt.Errorf("%s is not in %s: `roundhouse model list` lists what is", artifact.Redact(uri), dataDir)
+		case err == nil && changed:
+			_, _ = fmt.Fprintf(w, "%s %s\n", artifact.Redact(uri), word)
+		case err == nil:
+			_, _ = fmt.Fprintf(w, "%s was %s already\n", artifact.Redact(uri), word)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 type modelInspectCommand struct {

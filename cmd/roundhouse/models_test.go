@@ -169,6 +169,12 @@ func TestDownloadedModels(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(`^http://other/m is not in .*: `+"`roundhouse model list` lists what is", "model", "rm", "http://other/m")
+	run("^"+regexp.QuoteMeta(uri)+" pinned\n$", "model", "pin", uri)
+	run("^"+regexp.QuoteMeta(uri)+" was pinned already\n$", "model", "pin", uri)
+	run(` +7 B \(pinned\) +`, "model", "list")
+	run(`pinned: unpin it first`, "model", "rm", uri)
+	run("^"+regexp.QuoteMeta(uri)+" unpinned\n$", "model", "unpin", uri)
+	run(`^http://other/m is not in .*: `+"`roundhouse model list` lists what is", "model", "pin", "http://other/m")
 	run("^"+regexp.QuoteMeta(uri)+" removed, 7 B freed\n$", "model", "rm", uri)
 	run(`^No downloaded models`, "model", "list")
 }

@@ -23,6 +23,11 @@ func newUpCommand() *cobra.Command {
 autoscaler, the admin API behind the other commands, and replicas: processes, or
 containers of podman or Docker where a program is not on this machine.
 
+A console for the browser is served at the address of --admin-listen, on loopback
+only. up prints a link that signs in there once, and roundhouse console prints
+another, --read-only for one who changes nothing; both need this --data-dir. Requests
+to an inference port with --api-keys need a key on its playground too.
+
 The manifests given with -f are applied. An object that a file no longer contains
 is deleted. With --watch, changes to the files are applied as they are made; a
 file with an error is not applied, and its objects stay as they were.`,
@@ -44,7 +49,7 @@ file with an error is not applied, and its objects stay as they were.`,
 	f.BoolVar(&o.Watch, "watch", false, "apply changes to the manifests as they are made")
 	f.StringVar(&o.Listen, "listen", app.DefaultListen, "address for inference over HTTP")
 	f.StringVar(&o.GRPC, "grpc-listen", app.DefaultGRPCListen, "address for inference over gRPC; empty for none")
-	f.StringVar(&o.Admin, "admin-listen", app.DefaultAdmin, "address of the admin API and of /metrics")
+	f.StringVar(&o.Admin, "admin-listen", app.DefaultAdmin, "address of the console, the admin API and /metrics")
 	f.StringVar(&o.DataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
 	f.StringVar(&o.Hub, "hub-cache", "auto", "cache of the Hugging Face Hub for replicas: on, off, HOST:PORT to listen at, or the URL of another cache; auto is on unless HF_ENDPOINT is set")
 	f.StringVar(&o.HubBytes, "hub-cache-max-bytes", app.DefaultHubShare, "most that the cache may hold, as a size or a share of the disk; the least recently used is evicted first")

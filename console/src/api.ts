@@ -47,7 +47,8 @@ export async function learnAbout(): Promise<void> {
 }
 
 export async function signOut(): Promise<void> {
-  await fetch("/session", { method: "DELETE" });
+  const r = await fetch("/session", { method: "DELETE" });
+  if (!r.ok) throw await refusal(r);
   localStorage.removeItem(kept);
   session = null;
 }

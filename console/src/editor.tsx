@@ -3,7 +3,8 @@
 // it is first needed.
 import { type JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { EditorState, EditorView, HighlightStyle, bracketMatching, defaultKeymap, drawSelection, highlightActiveLine, history, historyKeymap, indentOnInput, keymap, lineNumbers, lintGutter, lintKeymap, setDiagnostics, syntaxHighlighting, tags, unifiedMergeView, yaml } from "codemirror";
+import { EditorState, EditorView, HighlightStyle, autocompletion, bracketMatching, completionKeymap, defaultKeymap, drawSelection, highlightActiveLine, history, historyKeymap, indentOnInput, keymap, lineNumbers, lintGutter, lintKeymap, setDiagnostics, syntaxHighlighting, tags, unifiedMergeView, yaml } from "codemirror";
+import { complete } from "./complete";
 
 export type Problem = { line: number; message: string; warning?: boolean };
 
@@ -17,6 +18,11 @@ const theme = EditorView.theme({
   ".cm-activeLine, .cm-activeLineGutter": { backgroundColor: "var(--sunken)" },
   "&.cm-focused .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "var(--accent-soft) !important" },
   ".cm-tooltip": { backgroundColor: "var(--surface)", color: "var(--text)", border: "1px solid var(--line)" },
+  ".cm-tooltip.cm-tooltip-autocomplete > ul": { fontFamily: "var(--mono)", maxHeight: "14rem" },
+  ".cm-tooltip.cm-tooltip-autocomplete > ul > li[aria-selected]": { backgroundColor: "var(--accent-soft)", color: "var(--text)" },
+  ".cm-completionDetail": { color: "var(--muted)", fontStyle: "normal" },
+  ".cm-completionMatchedText": { textDecoration: "none", fontWeight: "600", color: "var(--accent)" },
+  ".cm-tooltip.cm-completionInfo": { padding: "0.5rem 0.625rem", maxWidth: "22rem" },
   ".cm-deletedChunk": { backgroundColor: "var(--bad-soft)" },
   ".cm-changedLine, .cm-insertedLine": { backgroundColor: "var(--good-soft) !important" },
   ".cm-changedText, .cm-deletedChunk .cm-deletedText": { background: "none !important", textDecoration: "underline" },
@@ -57,7 +63,8 @@ export function Editor({ text, problems, label, changed }: { text: string; probl
           indentOnInput(),
           bracketMatching(),
           lintGutter(),
-          keymap.of([...defaultKeymap, ...historyKeymap, ...lintKeymap]),
+          autocompletion({ override: [complete], icons: false }),
+          keymap.of([...completionKeymap, ...defaultKeymap, ...historyKeymap, ...lintKeymap]),
           EditorView.contentAttributes.of({ "aria-label": label }),
           EditorView.updateListener.of((u) => u.docChanged && tell.current(u.state.doc.toString())),
         ],

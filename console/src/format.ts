@@ -48,3 +48,7 @@ export function ago(time: string | undefined, now = Date.now()): string {
 export function plural(n: number, one: string, many = one + "s"): string {
   return `${count(n)} ${n === 1 ? one : many}`;
 }
+
+export function percent(part: number | undefined): string {
+  return part === undefined ? "–" : `${Math.round(100 * part)} %`;
+}

@@ -2,7 +2,7 @@
 // frame, and hold no more than the bounds below.
 import { useEffect, useState } from "preact/hooks";
 import { currentSession } from "./api";
-import type { Event, Machine, Request, Service, Traffic } from "./types";
+import type { Download, Event, Machine, Request, Service, Traffic } from "./types";
 
 const maxEvents = 1000;
 const maxRequests = 2000;
@@ -11,8 +11,13 @@ const rateWindow = 10_000;
 /** A hidden tab leaves the stream after this time: a browser has few connections. */
 const hiddenFor = 60_000;
 
+/** Between two drawings are so many milliseconds, and so many times what one took: who
+ * types is not kept waiting by a long list. */
+const leastPause = 50;
+const pauses = 3;
+
 export type Connection = "connecting" | "live" | "lost" | "paused";
-type Topic = "services" | "traffic" | "events" | "requests" | "machine" | "connection";
+type Topic = "services" | "traffic" | "events" | "requests" | "machine" | "downloads" | "connection";
 type Sample = { at: number; total: Traffic };
 
 export type Rates = { requests: number; failed: number; tokens: number };
@@ -23,6 +28,7 @@ class Live {
   events: Event[] = [];
   requests: Request[] = [];
   machine: Machine | null = null;
+  downloads = new Map<string, Download>();
   connection: Connection = "connecting";
   /** whole: all that is has been told. */
   whole = false;
@@ -30,6 +36,7 @@ class Live {
   private listeners = new Map<Topic, Set<() => void>>();
   private dirty = new Set<Topic>();
   private source: EventSource | null = null;
+  private cost = 0; // milliseconds that the last drawing took
   private place = "";
   private retry = 0;
   private hidden = 0;
@@ -59,8 +66,8 @@ class Live {
   rates(key?: string): Rates {
     const out = { requests: 0, failed: 0, tokens: 0 };
     const now = Date.now();
-    for (const [k, list] of this.samples) {
-      if (key !== undefined && k !== key) continue;
+    const of = key === undefined ? this.samples.values() : [this.samples.get(key) ?? []];
+    for (const list of of) {
       const last = list[list.length - 1];
       // The total before the window, else the first that is known.
       let first = list[0];
@@ -85,7 +92,7 @@ class Live {
   }
 
   private touch(topic: Topic): void {
-    if (this.dirty.size === 0) window.setTimeout(() => requestAnimationFrame(() => this.tell()), 50);
+    if (this.dirty.size === 0) window.setTimeout(() => requestAnimationFrame(() => this.tell()), Math.max(leastPause, pauses * this.cost));
     this.dirty.add(topic);
   }
 
@@ -93,7 +100,9 @@ class Live {
     const called = new Set<() => void>();
     for (const t of this.dirty) for (const f of this.listeners.get(t) ?? []) called.add(f);
     this.dirty.clear();
+    const began = performance.now();
     for (const f of called) f();
+    window.setTimeout(() => (this.cost = performance.now() - began)); // once it is drawn
   }
 
   private connect(c: Connection): void {
@@ -110,9 +119,11 @@ class Live {
       this.services.clear();
       this.traffic.clear();
       this.samples.clear();
+      this.downloads.clear();
       this.events = [];
       this.requests = [];
       this.touch("services");
+      this.touch("downloads");
     });
     on("service", (v: { key: string; value: Service }) => {
       this.services.set(bare(v.key), v.value);
@@ -123,7 +134,16 @@ class Live {
       this.machine = v.value;
       this.touch("machine");
     });
+    on("download", (v: { key: string; value: Download }) => {
+      this.downloads.set(bare(v.key), v.value);
+      this.touch("downloads");
+    });
     on("gone", (key: string) => {
+      if (key.startsWith("download/")) {
+        this.downloads.delete(bare(key));
+        this.touch("downloads");
+        return;
+      }
       this.services.delete(bare(key));
       this.traffic.delete(bare(key));
       this.samples.delete(bare(key));

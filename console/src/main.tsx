@@ -1,7 +1,7 @@
 // The console: signing in, the frame, and which page is shown.
 import { render, type JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { about, currentSession, learnAbout, onLost, signIn, signOut } from "./api";
+import { Refused, about, currentSession, learnAbout, onLost, signIn, signOut } from "./api";
 import { live, useLive } from "./live";
 import { ApplyPage } from "./pages/apply";
 import { EventsPage } from "./pages/events";
@@ -15,7 +15,7 @@ import { RoutesPage } from "./pages/routes";
 import { ServicePage } from "./pages/service";
 import { WhyPage } from "./pages/why";
 import type { Session } from "./types";
-import { Failure, Toasts } from "./ui";
+import { Failure, Toasts, toast } from "./ui";
 
 type Page = { title: string; show: (rest: string[], session: Session) => JSX.Element };
 
@@ -26,7 +26,7 @@ const pages: Record<string, Page> = {
   logs: { title: "Logs", show: (rest) => <LogsPage of={rest.slice(0, 2).join("/")} replica={rest[2] ?? ""} /> },
   why: { title: "Why", show: (rest) => <WhyPage of={rest.join("/")} /> },
   playground: { title: "Playground", show: (rest, s) => <Playground of={rest.join("/")} owner={s.role === "owner"} /> },
-  models: { title: "Models", show: () => <ModelsPage /> },
+  models: { title: "Models", show: (_, s) => <ModelsPage owner={s.role === "owner"} /> },
   routes: { title: "Routes", show: () => <RoutesPage /> },
   apply: { title: "Apply", show: (_, s) => <ApplyPage owner={s.role === "owner"} /> },
   keys: { title: "Keys", show: (_, s) => <KeysPage owner={s.role === "owner"} /> },
@@ -52,6 +52,7 @@ function useHash(): string[] {
   useEffect(() => {
     const f = () => set(read());
     window.addEventListener("hashchange", f);
+    f(); // it may have changed before anybody listened
     return () => window.removeEventListener("hashchange", f);
   }, []);
   return parts;
@@ -208,9 +209,15 @@ function App(): JSX.Element | null {
       },
     );
   }, []);
+  const leave = () => {
+    signOut().then(
+      () => (live.stop(), set(null)),
+      (e: unknown) => toast(`You are not signed out: ${e instanceof Refused ? e.message : "the server cannot be reached."}`, "bad"),
+    );
+  };
   if (session === undefined) return null;
   if (session === null) return <SignIn error={error} enter={enter} />;
-  return <Frame session={session} leave={() => void signOut().then(() => (live.stop(), set(null)))} />;
+  return <Frame session={session} leave={leave} />;
 }
 
 const root = document.getElementById("app");

@@ -46,14 +46,20 @@ export type Service = {
   scaling?: Record<string, string>;
   limits?: Record<string, Limits>;
   replicas?: Replica[];
-  inFlight?: Record<string, number>;
+  lastFailure?: { reason: string; message: string; time: string; replica?: string };
   rendered?: string;
   written?: string;
 };
 
-export type Traffic = { queued: number; running: number; requests: number; failed: number; tokens: number };
+export type ReplicaTraffic = { inFlight: number; waiting?: number; running?: number; kv?: number };
+export type Traffic = { queued: number; running: number; requests: number; failed: number; tokens: number; replicas?: Record<string, ReplicaTraffic> };
 
-export type Machine = { memoryAvailable: number; memoryTotal: number; diskFree: number; diskTotal: number; gpus?: number[] };
+/** Standing is how a service would fare if another lacked room: the first that stops goes first. */
+export type Standing = { service: string; stops?: boolean; why: string };
+export type Machine = { memoryAvailable: number; memoryTotal: number; diskFree: number; diskTotal: number; gpus?: number[]; standings?: Standing[] };
+
+export type Download = { uri: string; state: "running" | "done" | "failed" | "stopped"; done: number; total: number; error?: string; began: string };
+export type Copy = { source: string; path?: string; bytes: number; used: string; pinned?: boolean; services?: string[]; files?: { name: string; bytes: number }[]; fileCount: number };
 
 export type Event = { number: number; time: string; namespace?: string; service?: string; object?: string; reason: string; message: string; warning?: boolean };
 

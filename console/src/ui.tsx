@@ -60,7 +60,7 @@ export function Empty({ children }: { children: ComponentChildren }): JSX.Elemen
   return <p class="empty">{children}</p>;
 }
 
-export function Tabs<T extends string>({ tabs, at, go, label }: { tabs: Record<T, string>; at: T; go: (t: T) => void; label: string }): JSX.Element {
+export function Tabs<T extends string>({ tabs, at, go, label }: { tabs: Partial<Record<T, string>>; at: T; go: (t: T) => void; label: string }): JSX.Element {
   const names = Object.keys(tabs) as T[];
   const onKey = (e: KeyboardEvent) => {
     const step = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;

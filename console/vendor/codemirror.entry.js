@@ -6,3 +6,4 @@ export { HighlightStyle, syntaxHighlighting, indentOnInput, bracketMatching } fr
 export { setDiagnostics, lintGutter, lintKeymap } from "@codemirror/lint";
 export { unifiedMergeView } from "@codemirror/merge";
 export { tags } from "@lezer/highlight";
+export { autocompletion, completionKeymap } from "@codemirror/autocomplete";

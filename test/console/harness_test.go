@@ -21,6 +21,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -260,6 +261,16 @@ func (b *tab) fill(selector, value string) {
 	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const e = document.querySelector(%s); e.focus(); e.value = %s; e.dispatchEvent(new Event("input", {bubbles: true})) })()`, quote(selector), quote(value)), nil))
 }
 
+// cookies are those that the browser has for the page.
+func (b *tab) cookies() (out []*network.Cookie) {
+	b.t.Helper()
+	b.do(chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		out, err = network.GetCookies().Do(ctx)
+		return err
+	}))
+	return out
+}
+
 // picture writes a screenshot for people to look at.
 func (b *tab) picture(name string) {
 	b.t.Helper()
@@ -305,4 +316,12 @@ func (b *tab) axe(name string) {
 	for _, f := range found {
 		b.t.Errorf("%s: axe: %s", name, f)
 	}
+}
+
+// named presses the button that has a label of its own.
+func (b *tab) named(label string) {
+	b.t.Helper()
+	find := fmt.Sprintf(`[...document.querySelectorAll("button[aria-label]")].find(e => e.ariaLabel === %s)`, quote(label))
+	b.until(find + ` !== undefined`)
+	b.do(chromedp.Evaluate(find+`.click()`, nil))
 }

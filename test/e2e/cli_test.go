@@ -56,7 +56,7 @@ func (n *node) gets() {
 }
 
 func (n *node) describes() {
-	matches(n.t, n.do("describe", "iris"), `(?s)Name: +default/iris.*Runtime: +roundhouse-xgboost.*Ready +True +Serving.*1 of 1 ready, 0 to 3 replicas.*Replicas:.*iris-engine-\S+ +engine +iris-\S+ +Ready`)
+	matches(n.t, n.do("describe", "iris"), `(?s)Name: +default/iris.*Runtime: +roundhouse-xgboost.*Ready +True +Serving.*1 of 1 ready, 0 to 3 replicas.*Replicas:.*PHASE +REQUESTS +WAITING +KV +MEMORY.*iris-engine-\S+ +engine +iris-\S+ +Ready +0 +- +- +`)
 	for args, says := range map[string]string{"weight x": "use `roundhouse get weights x -o yaml`", "services": "give the name of a service"} {
 		if r := n.run(append([]string{"describe"}, strings.Fields(args)...)...); r.code != 2 || !strings.Contains(r.err, says) {
 			n.t.Errorf("describe %s: %s", args, r)

@@ -32,6 +32,16 @@ func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, tota
 	if path, ok := f.Lookup(artifact.Request{URI: uri}); ok {
 		return path, nil
 	}
+	return f.download(ctx, uri, progress)
+}
+
+// Pull downloads a model ahead of its use, or brings what is here up to date.
+func (f fetcher) Pull(ctx context.Context, uri string, progress func(done, total int64)) error {
+	_, err := f.download(ctx, uri, progress)
+	return err
+}
+
+func (f fetcher) download(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
 	began := time.Now()
 	var last atomic.Int64
 	path, err := f.Store.Fetch(ctx, artifact.Request{URI: uri}, func(p artifact.Progress) {

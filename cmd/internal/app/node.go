@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/inference"
+	"roundhouse.dev/roundhouse/cmd/internal/jsonschema"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -98,7 +100,8 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	demands.fleet, n.measures = n.fleet, front.NewServiceMetrics(n.fleet)
-	n.live, err = admin.NewLive(admin.LiveConfig{Get: n.fleet.Get, Demand: n.traffic.Dispatcher.Demand, Pace: cfg.access.Requests.Pace, Machine: n.machine})
+	n.live, err = admin.NewLive(admin.LiveConfig{Get: n.fleet.Get, Demand: n.traffic.Dispatcher.Demand, Pace: cfg.access.Requests.Pace, Machine: n.machine,
+		InFlight: n.traffic.InFlight, Load: n.traffic.Load, Events: cfg.events})
 	if err != nil {
 		return nil, err
 	}
@@ -139,12 +142,14 @@ func (n *node) servers() error {
 		return err
 	}
 	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: n.cfg.version, Gateway: n.base(), Keys: n.cfg.access.Keys,
+		Models: fetcher{n.store, n.downloads}, Schemas: sync.OnceValues(jsonschema.Kinds),
 		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
 		Requests:       n.cfg.access.Requests,
 		Events:         n.cfg.events,
 		Live:           n.live,
 		Infer:          n.server.Gateway.Handler(),
 		ViewerToken:    viewer,
+		Sessions:       n.cfg.dir.Sessions(),
 		Port:           n.cfg.admin.Port,
 		Endpoints:      n.traffic.Dispatcher.Endpoints,
 		Metrics:        promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})})
@@ -154,7 +159,7 @@ func (n *node) servers() error {
 // report has the journal tell what happened to a service.
 func (n *node) report(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
 	is := history.See(st.Object.Created().String(), st.Generation, st.Status, st.Replicas)
-	n.live.Observe(st)
+	defer n.live.Observe(st) // once the journal has what failed
 	if was, known := n.cfg.events.Observe(st.Object.Key, is, st.Scaling); known {
 		n.measures.Count(st.Object.Key, was, is)
 	}
@@ -169,8 +174,8 @@ func (n *node) forgot(k service.Key) {
 }
 
 // machine measures what the replicas share.
-func (n *node) machine() admin.Machine {
-	out := admin.Machine{GPUs: n.platform.Machine().GPUs}
+func (n *node) machine(ctx context.Context) admin.Machine {
+	out := admin.Machine{GPUs: n.platform.Machine().GPUs, Standings: n.fleet.Standings(ctx)}
 	out.MemoryAvailable, out.MemoryTotal = n.platform.Memory()
 	var disk syscall.Statfs_t
 	if syscall.Statfs(n.cfg.dir.Path(), &disk) == nil { // else the folder is gone: there is no room

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/jsonschema"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/admin/console"
@@ -54,7 +56,7 @@ func Run(ctx context.Context, cfg Config) error {
 	at := l.Addr().(*net.TCPAddr)
 	// The token is nobody's: the link signs in, and the sessions end with this process.
 	server, err := admin.New(admin.Config{Cluster: cfg.Cluster, AllowChanges: cfg.AllowChanges, Token: rand.Text(), Host: at.IP.String(), Port: at.Port,
-		Version: cfg.Version, Events: events, Requests: journal.NewRequests(), Live: live})
+		Version: cfg.Version, Events: events, Requests: journal.NewRequests(), Live: live, Schemas: sync.OnceValues(jsonschema.Kinds)})
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}

@@ -70,7 +70,7 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 		processes := slices.ContainsFunc(s.Replicas, func(r replica.Replica) bool { return r.PID != 0 })
 		header := "  ID\tROLE\tREVISION\tPHASE\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
 		if processes {
-			header = "  ID\tROLE\tREVISION\tPHASE\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
+			header = "  ID\tROLE\tREVISION\tPHASE\tREQUESTS\tWAITING\tKV\tMEMORY\tPID\tADDRESS\tRESTARTS\tAGE\tMESSAGE"
 		}
 		_, _ = fmt.Fprintln(tw, header)
 		for _, r := range s.Replicas {
@@ -247,7 +247,14 @@ func describeReplica(w io.Writer, s admin.Service, r replica.Replica, process bo
 	}
 	columns := []string{"  " + r.ID, string(r.Role), orDash(revisionOf(s, r)), string(r.Phase)}
 	if process {
-		columns = append(columns, strconv.Itoa(r.PID))
+		waiting, kv := "-", "-"
+		if e := s.Engines[r.ID]; e.Waiting != nil {
+			waiting = strconv.Itoa(*e.Waiting)
+		}
+		if e := s.Engines[r.ID]; e.KV != nil {
+			kv = fmt.Sprintf("%.0f %%", *e.KV*100)
+		}
+		columns = append(columns, strconv.Itoa(s.InFlight[r.ID]), waiting, kv, size(r.Memory), strconv.Itoa(r.PID))
 	}
 	columns = append(columns, orDash(r.HTTP), strconv.Itoa(r.Restarts), age(r.Created, now), command.OneLine(message))
 	_, _ = fmt.Fprintln(w, strings.Join(columns, "\t"))

@@ -184,7 +184,11 @@ func Copies(w io.Writer, list []artifact.Copy, output string, now time.Time) err
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(tw, "URI\tSIZE\tUSED\tFOLDER")
 	for _, c := range list {
-		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s ago\t%s\n", orDash(c.Source), command.SizeText(c.Bytes), age(c.Used, now), c.Path)
+		size := command.SizeText(c.Bytes)
+		if c.Pinned {
+			size += " (pinned)"
+		}
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s ago\t%s\n", orDash(c.Source), size, age(c.Used, now), c.Path)
 	}
 	return tw.Flush()
 }

@@ -103,6 +103,9 @@ export function ApplyPage({ owner }: { owner: boolean }): JSX.Element {
       </div>
       <Card title="Manifest" end={<Verdict error={error} answer={answer} />}>
         {parts ? <parts.Editor key={opened} label="Manifest" text={text} problems={[...problems, ...warnings]} changed={set} /> : <p class="muted">Loading the editor…</p>}
+        <p class="small muted hint">
+          <kbd>Ctrl</kbd>+<kbd>Space</kbd> shows what can be written here, <kbd>↑</kbd> <kbd>↓</kbd> and <kbd>Enter</kbd> choose. <kbd>Tab</kbd> leaves the editor.
+        </p>
       </Card>
       {problems.length > 0 ? <Problems of={problems} /> : <Failure of={error} />}
       {warnings.length > 0 && <Problems of={warnings} />}

@@ -1,21 +1,23 @@
 import { type JSX } from "preact";
 import { useState } from "preact/hooks";
-import { get } from "../api";
-import { bytes, clock } from "../format";
+import { about, get } from "../api";
+import { Copies, Progress } from "../copies";
+import { clock } from "../format";
 import { live, useLive } from "../live";
 import { keyOf, stateOf } from "../state";
 import type { ModelObject } from "../types";
 import { Card, Code, Empty, Failure, State, Tabs, useLoaded } from "../ui";
 
-type Tab = "models" | "objects" | "runtimes";
+type Tab = "copies" | "models" | "objects" | "runtimes";
 
-export function ModelsPage(): JSX.Element {
+export function ModelsPage({ owner }: { owner: boolean }): JSX.Element {
   const [tab, go] = useState<Tab>("models");
   return (
     <div class="page">
       <h1>Models</h1>
-      <Tabs<Tab> label="Which objects" at={tab} go={go} tabs={{ models: "In services", objects: "Model objects", runtimes: "Runtimes" }} />
+      <Tabs<Tab> label="Which objects" at={tab} go={go} tabs={{ models: "In services", ...(about.without?.copies ? {} : { copies: "On this machine" }), objects: "Model objects", runtimes: "Runtimes" }} />
       {tab === "models" && <Used />}
+      {tab === "copies" && <Copies owner={owner} />}
       {tab === "objects" && <Objects kinds={["models", "weights"]} none="No object of a model is applied: services name their models by address." />}
       {tab === "runtimes" && <Objects kinds={["runtimes"]} none="There is no runtime." />}
     </div>
@@ -60,18 +62,6 @@ function Used(): JSX.Element {
         </table>
       </div>
     </Card>
-  );
-}
-
-function Progress({ done, total }: { done: number; total: number }): JSX.Element {
-  return (
-    <div class="stack">
-      <progress max={total || undefined} value={total ? done : undefined} aria-label="Download" />
-      <span class="small muted">
-        {bytes(done)}
-        {total > 0 && ` of ${bytes(total)}`}
-      </span>
-    </div>
   );
 }
 

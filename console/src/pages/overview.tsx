@@ -4,7 +4,7 @@ import { about } from "../api";
 import { bytes, count, plural, rate } from "../format";
 import { live, useLive, type Rates } from "../live";
 import { keyOf, stateOf, type Tone } from "../state";
-import type { Service, Traffic } from "../types";
+import type { Service, Standing, Traffic } from "../types";
 import { Card, Empty, State } from "../ui";
 
 const tones: [Tone, string][] = [
@@ -19,7 +19,7 @@ export function Overview(): JSX.Element {
   useLive("services");
   const [query, search] = useState("");
   const [only, filter] = useState<Tone | null>(null);
-  const all = [...live.services.values()].sort((a, b) => keyOf(a).localeCompare(keyOf(b)));
+  const all = [...live.services.values()].sort((a, b) => compare(keyOf(a), keyOf(b)));
   const byTone = new Map<Tone, number>();
   for (const s of all) {
     const t = stateOf(s).tone;
@@ -61,6 +61,11 @@ export function Overview(): JSX.Element {
       <Holds />
     </div>
   );
+}
+
+/** compare is by code points: by language it takes many times as long, for thousands. */
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
 }
 
 function NoServices(): JSX.Element {
@@ -166,22 +171,23 @@ class Row extends Component<RowProps> {
   }
 }
 
-type Hold = { name: string; bytes: number };
+type Hold = { name: string; bytes: number; standing?: Standing };
 
 /** Holds shows who holds memory and GPUs, and how full the disk is. */
 function Holds(): JSX.Element | null {
   useLive("machine", "services");
   const m = live.machine;
   if (!m) return null;
+  const standings = new Map((m.standings ?? []).map((s) => [s.service, s]));
   const memory: Hold[] = [];
   const gpus = (m.gpus ?? []).map((total) => ({ total, holds: [] as Hold[] }));
   for (const s of live.services.values()) {
     let sum = 0;
     for (const r of s.replicas ?? []) {
       sum += r.memory ?? 0;
-      for (const g of r.gpus ?? []) gpus[g]?.holds.push({ name: s.name, bytes: r.gpuMemory ?? 0 });
+      for (const g of r.gpus ?? []) gpus[g]?.holds.push({ name: s.name, bytes: r.gpuMemory ?? 0, standing: standings.get(keyOf(s)) });
     }
-    if (sum > 0) memory.push({ name: s.name, bytes: sum });
+    if (sum > 0) memory.push({ name: s.name, bytes: sum, standing: standings.get(keyOf(s)) });
   }
   memory.sort((a, b) => b.bytes - a.bytes);
   const used = m.memoryTotal - m.memoryAvailable;
@@ -195,6 +201,7 @@ function Holds(): JSX.Element | null {
           <Bar total={g.total} holds={g.holds} other={0} />
         </Card>
       ))}
+      <Next of={m.standings ?? []} />
       <Card title="Disk" end={<span class="muted small">{`${bytes(m.diskFree)} of ${bytes(m.diskTotal)} free`}</span>}>
         <Bar total={m.diskTotal} holds={[]} other={m.diskTotal - m.diskFree} />
       </Card>
@@ -202,20 +209,47 @@ function Holds(): JSX.Element | null {
   );
 }
 
+/** Next is who would be stopped first if another service lacked room, and who would stay. */
+function Next({ of }: { of: Standing[] }): JSX.Element | null {
+  if (of.length === 0) return null;
+  const first = of[0]?.stops ? of[0] : undefined;
+  return (
+    <Card title="Evicted next" end={first && <State tone="busy">{nameOf(first)}</State>}>
+      <p class="small">{first ? `${nameOf(first)} would be stopped first if another service lacked room: it is idle and worth the least.` : "Nothing would be stopped if a service lacked room: all that holds something stays."}</p>
+      <ol class="standings small" tabIndex={0} aria-label="In which order services would be stopped">
+        {of.slice(0, shownStandings).map((s) => (
+          <li key={s.service}>
+            <a href={`#/services/${s.service}`}>{nameOf(s)}</a> <span class="muted">{s.stops ? s.why : `stays: ${s.why}`}</span>
+          </li>
+        ))}
+      </ol>
+      {of.length > shownStandings && <p class="small muted">{plural(of.length - shownStandings, "other service")}</p>}
+    </Card>
+  );
+}
+
+const shownStandings = 8;
+
+function nameOf(s: Standing): string {
+  return s.service.slice(s.service.indexOf("/") + 1);
+}
+
 function Bar({ total, holds, other }: { total: number; holds: Hold[]; other: number }): JSX.Element {
+  // Of those that have a part in it, the first that would be stopped.
+  const next = (live.machine?.standings ?? []).find((s) => s.stops && holds.some((h) => h.standing === s));
   const width = (n: number) => ({ width: `${total > 0 ? (100 * n) / total : 0}%` });
   return (
     <div class="stack">
       <div class="bar" aria-hidden="true">
         {holds.map((h) => (
-          <i key={h.name} style={width(h.bytes)} title={`${h.name}: ${bytes(h.bytes)}`} />
+          <i key={h.name} class={h.standing && h.standing === next ? "next" : ""} style={width(h.bytes)} title={`${h.name}: ${bytes(h.bytes)}${h.standing ? `. ${h.standing.stops ? "" : "Stays: "}${h.standing.why}` : ""}`} />
         ))}
         {other > 0 && <i class="other" style={width(other)} />}
       </div>
       <p class="small muted">
         {holds
           .slice(0, 5)
-          .map((h) => `${h.name} ${bytes(h.bytes)}`)
+          .map((h) => `${h.name} ${bytes(h.bytes)}${h.standing && h.standing === next ? " (evicted next)" : ""}`)
           .concat(holds.length > 5 ? [plural(holds.length - 5, "other service")] : [])
           .concat(other > 0 ? [`${holds.length > 0 ? "other programs" : "used"} ${bytes(other)}`] : [])
           .join(" · ") || "Nothing is held."}

@@ -2,7 +2,7 @@ import { type JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { about, change, get, servicePath } from "../api";
 import { Chart, type Line, type Mark } from "../chart";
-import { ago, bytes, clock, count, milliseconds, plural, rate } from "../format";
+import { ago, bytes, clock, count, milliseconds, percent, plural, rate } from "../format";
 import { live, useLive } from "../live";
 import { keyOf, spaced, stateOf, toneOfPhase } from "../state";
 import type { Change, Point, ScaleHistory, Service } from "../types";
@@ -33,7 +33,12 @@ export function ServicePage({ of, owner }: { of: string; owner: boolean }): JSX.
           <Sentence text={state.why} />
         </Note>
       )}
-      <Tabs<Tab> label="About this service" at={tab} go={go} tabs={{ overview: "Now", conditions: "Conditions", ...(owner ? { written: "As written", rendered: "As it is" } : {}), usage: "Usage" } as Record<Tab, string>} />
+      {s.lastFailure && (
+        <p class="small muted wrap">
+          Last failure {clock(s.lastFailure.time)}: {spaced(s.lastFailure.reason)}. {s.lastFailure.message}
+        </p>
+      )}
+      <Tabs<Tab> label="About this service" at={tab} go={go} tabs={{ overview: "Now", conditions: "Conditions", ...(owner ? { written: "As written", rendered: "As it is" } : {}), usage: "Usage" }} />
       {tab === "overview" && <Now service={s} />}
       {tab === "conditions" && <Conditions service={s} />}
       {(tab === "written" || tab === "rendered") && <Manifest service={s} field={tab} />}
@@ -207,7 +212,9 @@ function Figures({ of }: { of: string }): JSX.Element {
 
 function Replicas({ service: s }: { service: Service }): JSX.Element {
   useTick(5000);
+  useLive("traffic");
   const list = s.replicas ?? [];
+  const asked = live.traffic.get(keyOf(s))?.replicas ?? {};
   return (
     <Card title="Replicas" flush>
       {list.length === 0 ? (
@@ -220,6 +227,9 @@ function Replicas({ service: s }: { service: Service }): JSX.Element {
                 <th>Replica</th>
                 <th>State</th>
                 <th>Component</th>
+                <th class="num">In flight</th>
+                <th class="num" title="Requests that wait in the engine's own queue">Queue</th>
+                <th class="num" title="The part in use of the engine's memory for keys and values">KV</th>
                 <th class="num">Memory</th>
                 <th class="num">GPU</th>
                 <th class="num">Restarts</th>
@@ -238,6 +248,9 @@ function Replicas({ service: s }: { service: Service }): JSX.Element {
                     <State tone={toneOfPhase(r.phase)}>{r.reason ? `${r.phase}: ${spaced(r.reason)}` : r.phase}</State>
                   </td>
                   <td>{r.role}</td>
+                  <td class="num">{asked[r.id]?.inFlight ?? "–"}</td>
+                  <td class="num">{asked[r.id]?.waiting ?? "–"}</td>
+                  <td class="num">{percent(asked[r.id]?.kv)}</td>
                   <td class="num">{r.memory ? bytes(r.memory) : "–"}</td>
                   <td class="num">{r.gpus?.length ? `${r.gpus.join(", ")}${r.gpuMemory ? ` · ${bytes(r.gpuMemory)}` : ""}` : "–"}</td>
                   <td class="num">{r.restarts ?? 0}</td>

@@ -87,26 +87,6 @@ type Stop struct {
 // Verdict is a service that gets no room now, and why.
 type Verdict struct{ Service, Why string }
 
-// Value is what a service is worth keeping: the seconds of waiting that its
-// expected requests would spend on its start, per GPU or machine's memory that
-// it holds.
-func (m Machine) Value(s Service) float64 {
-	held := m.held(s)
-	if held == 0 {
-		return 0
-	}
-	return s.Expected * s.Start.Seconds() / held
-}
-
-// held is the part of the machine that a service holds: 1 is a GPU, or all of the
-// main memory.
-func (m Machine) held(s Service) (sum float64) {
-	for _, r := range s.Replicas {
-		sum += m.share(r.Need, r.GPUs)
-	}
-	return sum
-}
-
 // Decide plans for the services that lack room, those of the highest priority
 // and those that have waited longest first. Services are stopped whole: they are
 // idle. It stops as few as possible of the most valuable ones.
@@ -122,11 +102,8 @@ func Decide(f Facts) Plan {
 		if !s.Rolling { // else its successor gets what it gives back
 			d.leave(s)
 		}
-		if s.idle() {
-			d.idle = append(d.idle, s)
-		}
 	}
-	slices.SortFunc(d.idle, f.Machine.leastValuable)
+	d.idle = f.idle()
 	for _, s := range f.line() {
 		if s.Rolling {
 			d.leave(s)
@@ -164,21 +141,8 @@ func (s Service) succeeds() bool {
 	return s.Rolling && slices.ContainsFunc(s.Replicas, func(r Replica) bool { return r.Leaving })
 }
 
-// idle reports whether a service may be stopped for another that lacks room.
-func (s Service) idle() bool { return s.stays() == "" && s.holds() }
-
-// holds reports whether a service has something that it is not giving back.
-func (s Service) holds() bool {
-	return slices.ContainsFunc(s.Replicas, func(r Replica) bool { return !r.Leaving && (len(r.GPUs) > 0 || r.Need.Memory > 0) })
-}
-
 // asks reports whether somebody wants the replica that a service lacks.
 func (s Service) asks() bool { return len(s.Lacks) > 0 && (s.Waiting > 0 || s.Minimum || s.Preload) }
-
-func (m Machine) leastValuable(a, b Service) int {
-	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(m.Value(a), m.Value(b)),
-		a.IdleSince.Compare(b.IdleSince), cmp.Compare(a.Name, b.Name))
-}
 
 // line is the order in which services that lack room are served: first those that
 // give back what their own new revision is to have. Those whose
@@ -341,21 +305,6 @@ func (d *decision) stop(s Service, victims []Service) {
 	d.plan.Wait = append(d.plan.Wait, Verdict{s.Name, list(names) + " is stopped to make room for it"})
 }
 
-// Keeps is why a service is not stopped before others: that it must not be, else
-// its value; "" for one that holds nothing.
-func (m Machine) Keeps(s Service) string {
-	if !s.holds() {
-		return ""
-	}
-	return cmp.Or(s.stays(), m.Worth(s))
-}
-
-// Worth is a service's value as a sum.
-func (m Machine) Worth(s Service) string {
-	return fmt.Sprintf("%.3g requests an hour expected × %.3g s to start ÷ %.3g of the machine = %.3g",
-		s.Expected, s.Start.Seconds(), m.held(s), m.Value(s))
-}
-
 // wait leaves a service to wait for busy ones. The first that needs several GPUs
 // reserves what is free of them: otherwise smaller ones would take each that
 // comes free, for ever.
@@ -386,23 +335,6 @@ func (d *decision) wait(s Service) {
 		why += "; these hold the rest: " + list(held)
 	}
 	d.plan.Wait = append(d.plan.Wait, Verdict{s.Name, why})
-}
-
-// stays is why a service that holds something is not stopped now.
-func (s Service) stays() string {
-	switch {
-	case s.Pinned:
-		return "pinned"
-	case s.Minimum:
-		return "minReplicas"
-	case s.Running+s.Waiting > 0:
-		return fmt.Sprintf("busy: %d running, %d waiting", s.Running, s.Waiting)
-	case s.Rolling:
-		return "rolling out"
-	case s.Preload:
-		return "preloading"
-	}
-	return ""
 }
 
 // never returns why a service cannot get room however long it waits: the machine

@@ -348,3 +348,30 @@ func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), uint64(2))
 	f.Fuzz(func(t *testing.T, a, b uint64) { check(t, facts(rand.New(rand.NewPCG(a, b)))) })
 }
+
+// TestStandings: who goes first is who Decide stops for one that needs little.
+func TestStandings(t *testing.T) {
+	busy, pinned, cheap, dear, low, empty := on("busy", 1, 0), on("pinned", 1, 1), on("cheap", 1, 2), on("dear", 50, 3), on("low", 90, 4), Service{Name: "empty"}
+	busy.Running, pinned.Pinned, low.Priority = 1, true, -1
+	f := Facts{Machine: Machine{GPUs: make([]int64, 5)}, Services: []Service{dear, busy, cheap, pinned, low, empty}, Now: now}
+	var order []string
+	for _, s := range f.Standings() {
+		order = append(order, fmt.Sprintf("%s %v", s.Service, s.Stops))
+		if s.Why == "" {
+			t.Errorf("%s: no reason", s.Service)
+		}
+	}
+	if got := strings.Join(order, ", "); got != "low true, cheap true, dear true, busy false, pinned false" {
+		t.Error(got)
+	}
+	for _, want := range []string{"low", "cheap", "dear"} {
+		f.Services = append(f.Services, asked("new", Need{GPUs: 1}, 1))
+		stop := Decide(f).Stop
+		if len(stop) != 1 || stop[0].Service != want || f.Standings()[0].Service != want {
+			t.Errorf("%+v, and %+v goes first; want %s", stop, f.Standings()[0], want)
+		}
+		f.Services = slices.DeleteFunc(f.Services, func(s Service) bool { return s.Name == want || s.Name == "new" })
+		pinned.Replicas = append(pinned.Replicas, Replica{Need: Need{GPUs: 1}, GPUs: []int{map[string]int{"low": 4, "cheap": 2, "dear": 3}[want]}})
+		f.Services = append(slices.DeleteFunc(f.Services, func(s Service) bool { return s.Name == "pinned" }), pinned)
+	}
+}

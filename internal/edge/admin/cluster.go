@@ -42,6 +42,7 @@ func (s *Server) without() map[string]string {
 	out := map[string]string{
 		"traffic":    "What is asked of a cluster's services is in the metrics of its gateways.",
 		"requests":   "A cluster keeps no last requests: its gateways write each to their log with --access-log, and count them in their metrics.",
+		"copies":     "The copies of models on a cluster's nodes are not shown: `roundhouse pull` is for one machine.",
 		"playground": "This console sends no requests to models: `roundhouse chat` and `roundhouse infer` with --context do.",
 		"keys":       "API keys of a cluster are in the Secret that gateway.apiKeys.secret of the chart names: `roundhouse keys --file` makes them.",
 	}
@@ -100,6 +101,8 @@ func (s *Server) handleCluster(mux *http.ServeMux) {
 		s.asked(w, r, func(ctx context.Context, req ApplyRequest) (any, error) { return c.ExplainFiles(ctx, req) })
 	})
 	mux.HandleFunc("/api/v1/keys", absent(s.without()["keys"]))
+	mux.HandleFunc("/api/v1/copies", absent(s.without()["copies"]))
+	mux.HandleFunc("/api/v1/downloads", absent(s.without()["copies"]))
 	mux.HandleFunc("GET /api/v1/services/{namespace}/{name}/explain-wake", absent("On a cluster a wake stops nothing: Kubernetes finds room for its pods, or its nodes are scaled."))
 	mux.HandleFunc("POST /api/v1/explain-request", absent("What a request would meet is known to the gateways of the cluster alone: `roundhouse explain request` asks a running up."))
 	s.changeCluster(mux)

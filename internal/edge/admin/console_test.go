@@ -31,7 +31,7 @@ type served struct {
 	asked  chan *http.Request // by the playground
 }
 
-func serveConsole(t *testing.T) *served {
+func serveConsole(t *testing.T, change ...func(*Config)) *served {
 	t.Helper()
 	s := &served{t: t, asked: make(chan *http.Request, 1)}
 	events, err := journal.OpenEvents(journal.Config{Store: nothing{}})
@@ -48,6 +48,9 @@ func serveConsole(t *testing.T) *served {
 	s.admin = newServer(t, outside{}, func(c *Config) {
 		c.Live, c.Events, c.Requests, c.ViewerToken, c.Port = s.live, events, requests, "the-viewers", 8090
 		c.Infer = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { s.asked <- r })
+		for _, f := range change {
+			f(c)
+		}
 	})
 	s.Server = httptest.NewServer(s.admin.Handler())
 	t.Cleanup(s.Close)
@@ -167,9 +170,33 @@ func TestSessions(t *testing.T) {
 			t.Errorf("%s: %s, want %d: %s", test.name, resp.Status, test.want, text)
 		}
 	}
+	if out := s.ask("DELETE", "/session", "", "Cookie", cookie, "Sec-Fetch-Site", "same-site"); out.StatusCode != http.StatusForbidden {
+		t.Errorf("a page of another port signs out: %s", out.Status)
+	}
+	stream, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/api/v1/watch", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream.Header.Set("Cookie", cookie)
+	told, err := http.DefaultClient.Do(stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = told.Body.Close() }()
 	out := s.ask("DELETE", "/session", "", "Cookie", cookie)
 	if c := out.Cookies(); len(c) != 1 || c[0].MaxAge >= 0 {
 		t.Errorf("signed out: %v", c)
+	}
+	if _, err := io.Copy(io.Discard, told.Body); err != nil {
+		t.Errorf("the stream of one who signed out: %v", err) // it ends, or this test does not
+	}
+	for _, path := range []string{"/session", "/api/v1/services"} {
+		if resp := s.ask("GET", path, "", "Cookie", cookie, console.HeaderCSRF, csrf); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("a copy of the cookie gets %s after the sign-out: %s", path, resp.Status)
+		}
+	}
+	if resp := s.ask("GET", "/session", "", "Cookie", viewer); resp.StatusCode != http.StatusOK {
+		t.Errorf("another session ended: %s", resp.Status)
 	}
 }
 
@@ -223,22 +250,6 @@ func TestConsoleFiles(t *testing.T) {
 	}
 	if resp := s.ask("GET", "/nothing.js", "", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("a file that is not there: %s", resp.Status)
-	}
-}
-
-// TestPlayground: a request to a model has nothing of the session.
-func TestPlayground(t *testing.T) {
-	s := serveConsole(t)
-	cookie, csrf := s.signIn(token)
-	s.ask("POST", "/api/v1/infer/v1/models/a%2Fb:predict?x=1", "{}", "Cookie", cookie, console.HeaderCSRF, csrf, "X-Roundhouse-Key", "rh-key", "Origin", s.URL)
-	got := <-s.asked
-	if got.URL.EscapedPath() != "/v1/models/a%2Fb:predict" || got.URL.RawQuery != "x=1" || got.Header.Get("Authorization") != "Bearer rh-key" {
-		t.Errorf("%s %v", got.URL, got.Header)
-	}
-	for _, name := range []string{"Cookie", "Origin", console.HeaderCSRF, "X-Roundhouse-Key"} {
-		if got.Header.Get(name) != "" {
-			t.Errorf("the model gets %s", name)
-		}
 	}
 }
 

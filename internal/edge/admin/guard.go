@@ -34,10 +34,15 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		}
 		role, known := s.role(apikey.Bearer(r.Header.Get("Authorization")))
 		if !known && r.Header.Get("Authorization") == "" {
-			var refused string
-			if role, known, refused = s.signedIn(r); refused != "" {
+			is, ok, refused := s.signedIn(r)
+			if refused != "" {
 				fail(w, http.StatusForbidden, "%s", refused)
 				return
+			}
+			if ok {
+				ctx, leave := s.sessions.During(r.Context(), is)
+				defer leave()
+				r, role, known = r.WithContext(ctx), is.Role, true
 			}
 		}
 		switch {
@@ -73,21 +78,22 @@ func (s *Server) role(token string) (console.Role, bool) {
 	return "", false
 }
 
-// signedIn is the role of a browser's session, and why the request of one is refused.
-func (s *Server) signedIn(r *http.Request) (role console.Role, known bool, refused string) {
+// signedIn is a browser's session, with the role that its request has, and why the
+// request of one is refused.
+func (s *Server) signedIn(r *http.Request) (is console.Session, known bool, refused string) {
 	is, ok := s.sessions.Of(r)
 	switch {
 	case !ok:
-		return "", false, ""
+		return is, false, ""
 	case !console.SameOrigin(r):
-		return "", false, "only the console's own page may use its session"
+		return is, false, "only the console's own page may use its session"
 	case s.sessions.Changes(is, r):
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
-		return console.Viewer, true, ""
+		is.Role = console.Viewer
 	default:
-		return "", false, "the request does not carry the session's token: sign in again"
+		return is, false, "the request does not carry the session's token: sign in again"
 	}
-	return is.Role, true, ""
+	return is, true, ""
 }
 
 // reads reports whether a request changes nothing, starts nothing and tells nothing of
@@ -115,23 +121,6 @@ func (s *Server) consoleLink(w http.ResponseWriter, r *http.Request) {
 // ConsoleLink is the path of the console, with what signs in there once.
 type ConsoleLink struct {
 	Path string `json:"path"`
-}
-
-// infer passes a request on to the models: without what the browser knows of this
-// server, and with the API key that the page was given.
-func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
-	out := r.Clone(r.Context())
-	out.URL.Path = strings.TrimPrefix(r.URL.Path, "/api/v1/infer")
-	out.URL.RawPath = strings.TrimPrefix(r.URL.RawPath, "/api/v1/infer")
-	out.RequestURI = out.URL.RequestURI()
-	for _, name := range []string{"Cookie", "Origin", "Referer", "Authorization", console.HeaderCSRF} {
-		out.Header.Del(name)
-	}
-	if key := out.Header.Get("X-Roundhouse-Key"); key != "" {
-		out.Header.Del("X-Roundhouse-Key")
-		out.Header.Set("Authorization", "Bearer "+key)
-	}
-	s.cfg.Infer.ServeHTTP(w, out)
 }
 
 // open reports whether a request needs no token: its answer is no secret.

@@ -15,7 +15,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/history"
-	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
@@ -194,40 +193,6 @@ func (s *Server) happened(reason, message string) {
 	if s.cfg.Events != nil {
 		s.cfg.Events.Tell(history.Event{Reason: reason, Message: message})
 	}
-}
-
-// failures are the last ones of services' replicas.
-type failures map[service.Key]service.Failure
-
-// lastFailures are those that the journal has.
-func (s *Server) lastFailures() failures {
-	out := failures{}
-	if s.cfg.Events == nil {
-		return out
-	}
-	for n := uint64(0); ; {
-		p := s.cfg.Events.After(n, pageItems)
-		for _, e := range p.Items {
-			if e.Reason != history.ReplicaFailed {
-				continue
-			}
-			reason, message, _ := strings.Cut(e.Message, ": ")
-			out[service.Key{Namespace: e.Namespace, Name: e.Service}] = service.Failure{Reason: reason, Message: message, Time: e.Time,
-				Replica: strings.TrimPrefix(e.Object, history.ReplicaPrefix)}
-		}
-		if n = p.Last; len(p.Items) < pageItems {
-			return out
-		}
-	}
-}
-
-// of is a service's; nil for none. Those of an earlier service of its name do not count.
-func (f failures) of(st fleet.ServiceState) *service.Failure {
-	last, ok := f[st.Object.Key]
-	if !ok || last.Time.Before(st.Object.Created()) {
-		return nil
-	}
-	return &last
 }
 
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/residency"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/journal"
 )
@@ -23,8 +25,14 @@ type LiveConfig struct {
 	Demand func(service.Key) autoscale.Demand
 	Pace   *journal.Pace
 	// Machine measures what replicas share; nil leaves it out.
-	Machine func() Machine
-	Now     func() time.Time
+	Machine func(context.Context) Machine
+	// InFlight is how many requests a replica has, and Load what its engine last told,
+	// nil where nothing is known. Without them replicas have no traffic of their own.
+	InFlight func(id string) int
+	Load     func(id string) *replica.Load
+	// Events have the failures of replicas; nil has none.
+	Events *journal.Events
+	Now    func() time.Time
 }
 
 // Machine is what the replicas of one machine share, in bytes.
@@ -34,6 +42,9 @@ type Machine struct {
 	DiskFree        int64   `json:"diskFree"`
 	DiskTotal       int64   `json:"diskTotal"`
 	GPUs            []int64 `json:"gpus,omitempty"` // the memory of each
+	// Standings are who would be stopped first if another service lacked room, and who
+	// would stay.
+	Standings []residency.Standing `json:"standings,omitempty"`
 }
 
 // Traffic is what is asked of a service now, and what it did since this process
@@ -42,6 +53,40 @@ type Traffic struct {
 	Queued  int `json:"queued"`
 	Running int `json:"running"`
 	journal.Totals
+	// Replicas are what is asked of each, by id.
+	Replicas map[string]ReplicaTraffic `json:"replicas,omitempty"`
+}
+
+// ReplicaTraffic is what is asked of one replica now.
+type ReplicaTraffic struct {
+	InFlight int `json:"inFlight"`
+	Engine
+}
+
+// Engine is what the engine of a replica has told of itself lately: nil is a figure
+// that it does not report.
+type Engine struct {
+	Waiting *int     `json:"waiting,omitempty"`
+	Running *int     `json:"running,omitempty"`
+	KV      *float64 `json:"kv,omitempty"` // the part in use of the memory for keys and values
+}
+
+// engineAge is how old a figure may be: those of idle engines are not read.
+const engineAge = 30 * time.Second
+
+// engineOf is what a load tells, rounded so that what changes is worth to be told.
+func engineOf(l *replica.Load, now time.Time) (out Engine) {
+	if l == nil || now.Sub(l.At) > engineAge {
+		return out
+	}
+	if l.Tells.Queue {
+		out.Waiting, out.Running = &l.Waiting, &l.Running
+	}
+	if l.Tells.KV {
+		kv := math.Round(l.KV*1000) / 1000
+		out.KV = &kv
+	}
+	return out
 }
 
 const (
@@ -56,7 +101,9 @@ const (
 type Live struct {
 	cfg   LiveConfig
 	board *journal.Board
-	mu    struct {
+	// failed are the last failures of replicas; nil without events.
+	failed *failures
+	mu     struct {
 		sync.Mutex
 		services map[service.Key]counted
 	}
@@ -66,6 +113,7 @@ type Live struct {
 type counted struct {
 	journal.Load
 	fetching bool
+	replicas []string // by id
 }
 
 // NewLive makes one.
@@ -77,7 +125,7 @@ func NewLive(cfg LiveConfig) (*Live, error) {
 		cfg.Now = time.Now
 	}
 	// Versions go on from those of the process before, however often it changed.
-	l := &Live{cfg: cfg, board: journal.NewBoard(uint64(cfg.Now().UnixMicro()))}
+	l := &Live{cfg: cfg, board: journal.NewBoard(uint64(cfg.Now().UnixMicro())), failed: newFailures(cfg.Events)}
 	l.mu.services = map[service.Key]counted{}
 	return l, nil
 }
@@ -96,6 +144,9 @@ func (l *Live) observe(st fleet.ServiceState) {
 	c := counted{}
 	for _, r := range st.Replicas {
 		c.fetching = c.fetching || r.Phase == replica.Fetching
+		if r.PID != 0 || r.Phase == replica.Ready {
+			c.replicas = append(c.replicas, r.ID)
+		}
 	}
 	for _, x := range st.Status.Components {
 		c.Desired += x.Desired
@@ -106,6 +157,7 @@ func (l *Live) observe(st fleet.ServiceState) {
 	l.cfg.Pace.Note(k, c.Load) // its requests count from now on
 	out := ServiceOf(st, false)
 	out.InFlight, out.LastDone = nil, time.Time{} // these are traffic
+	out.LastFailure = l.failed.of(st)
 	out.Status.Components = slices.Clone(out.Status.Components)
 	for i := range out.Status.Components { // these change with the time alone
 		x := &out.Status.Components[i]
@@ -121,12 +173,24 @@ func (l *Live) post(key string, v any) {
 	}
 }
 
+// postDownload tells those who watch of a download; nil is one that is forgotten.
+func (s *Server) postDownload(uri string, d *Download) {
+	switch {
+	case s.cfg.Live == nil:
+	case d == nil:
+		s.cfg.Live.board.Delete("download/" + uri)
+	default:
+		s.cfg.Live.post("download/"+uri, d)
+	}
+}
+
 // Forget notes that a service was deleted.
 func (l *Live) Forget(k service.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.mu.services, k)
 	l.cfg.Pace.Forget(k)
+	l.failed.forget(k)
 	l.board.Delete("traffic/" + k.String())
 	l.board.Delete("service/" + k.String())
 }
@@ -140,7 +204,7 @@ func (l *Live) Run(ctx context.Context) {
 		now := l.cfg.Now()
 		if l.cfg.Machine != nil && now.Sub(machine) >= machineInterval {
 			machine = now
-			l.post("machine/", l.cfg.Machine())
+			l.post("machine/", l.cfg.Machine(ctx))
 		}
 		l.look(ctx)
 		if now.Sub(step) >= journal.PaceStep {
@@ -170,7 +234,7 @@ func (l *Live) look(ctx context.Context) {
 		d := l.cfg.Demand(k)
 		c.Queued, c.Running = d.Queued, d.Running
 		l.unlessForgotten(k, func() {
-			l.post("traffic/"+k.String(), Traffic{d.Queued, d.Running, l.cfg.Pace.Note(k, c.Load)})
+			l.post("traffic/"+k.String(), Traffic{d.Queued, d.Running, l.cfg.Pace.Note(k, c.Load), l.trafficOf(c.replicas)})
 		})
 		if !c.fetching {
 			continue
@@ -179,6 +243,18 @@ func (l *Live) look(ctx context.Context) {
 			l.unlessForgotten(k, func() { l.observe(st) })
 		}
 	}
+}
+
+// trafficOf is what is asked of replicas now, by id.
+func (l *Live) trafficOf(ids []string) map[string]ReplicaTraffic {
+	if len(ids) == 0 || l.cfg.InFlight == nil || l.cfg.Load == nil {
+		return nil
+	}
+	now, out := l.cfg.Now(), make(map[string]ReplicaTraffic, len(ids))
+	for _, id := range ids {
+		out[id] = ReplicaTraffic{l.cfg.InFlight(id), engineOf(l.cfg.Load(id), now)}
+	}
+	return out
 }
 
 func (l *Live) unlessForgotten(k service.Key, do func()) {

@@ -221,7 +221,7 @@ func key(r *http.Request) service.Key {
 
 func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 	namespace := r.URL.Query().Get("namespace")
-	out, failures := []Service{}, s.lastFailures()
+	out := []Service{}
 	for _, st := range s.cfg.Fleet.List() {
 		if namespace != "" && st.Object.Key.Namespace != namespace {
 			continue
@@ -234,7 +234,8 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 			st = full
 		}
 		one := ServiceOf(st, owns(r) && r.URL.Query().Has("rendered"))
-		one.LastFailure = failures.of(st)
+		one.LastFailure = s.failed.of(st)
+		one.Engines = s.engines(st)
 		out = append(out, one)
 	}
 	answer(w, out)
@@ -247,11 +248,25 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := ServiceOf(st, owns(r))
-	out.LastFailure = s.lastFailures().of(st)
+	out.LastFailure, out.Engines = s.failed.of(st), s.engines(st)
 	if owns(r) {
 		out.Written = written(st.Object)
 	}
 	answer(w, out)
+}
+
+// engines are what the engines of a service's replicas have told lately, by id.
+func (s *Server) engines(st fleet.ServiceState) map[string]Engine {
+	out := map[string]Engine{}
+	for _, r := range st.Replicas {
+		if s.cfg.Live == nil || s.cfg.Live.cfg.Load == nil {
+			break
+		}
+		if e := engineOf(s.cfg.Live.cfg.Load(r.ID), s.cfg.Live.cfg.Now()); e != (Engine{}) {
+			out[r.ID] = e
+		}
+	}
+	return out
 }
 
 // ServiceOf is a service as commands show it.

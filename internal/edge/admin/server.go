@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -32,6 +34,10 @@ type Config struct {
 	Host string
 	// Files reads and keeps model files; nil refuses uploads.
 	Files Files
+	// Models are the files of models that are here; nil leaves their paths out.
+	Models Models
+	// Schemas are the JSON schemas of our kinds, by kind; nil leaves their path out.
+	Schemas func() (map[string][]byte, error)
 	// Keys are the inference port's API keys; nil leaves their paths out.
 	Keys Keys
 	// ExplainRequest explains where a request to the inference port would go, as
@@ -48,6 +54,8 @@ type Config struct {
 	Infer http.Handler
 	// ViewerToken lets programs and people read only; "" is nobody's.
 	ViewerToken string
+	// Sessions keeps who is signed in on the console over a restart; nil does not.
+	Sessions console.SessionStore
 	// Port is the one it listens on: two consoles on one host have a cookie each.
 	Port int
 	// Metrics serves GET /metrics; nil leaves the path out.
@@ -76,6 +84,8 @@ type Server struct {
 	cfg      Config
 	sessions *console.Sessions
 	console  *console.Console
+	failed   *failures // nil without events
+	pulls    *pulls
 }
 
 // New makes a server.
@@ -83,8 +93,15 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, sessions: console.NewSessions(cfg.Token, strconv.Itoa(cfg.Port), time.Now)}
+	s := &Server{cfg: cfg, failed: newFailures(cfg.Events)}
+	if cfg.Live != nil && cfg.Live.failed != nil {
+		s.failed = cfg.Live.failed // which forgets those of deleted services
+	}
+	s.pulls = &pulls{puller: cfg.Models, tell: s.happened, post: s.postDownload}
 	var err error
+	if s.sessions, err = console.NewSessions(console.SessionsConfig{Secret: cfg.Token, Name: strconv.Itoa(cfg.Port), Store: cfg.Sessions, Now: time.Now}); err != nil {
+		return nil, err
+	}
 	s.console, err = console.New(s.sessions, s.role)
 	return s, err
 }
@@ -117,6 +134,13 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Infer != nil {
 		mux.HandleFunc("/api/v1/infer/", s.infer)
+	}
+	if s.cfg.Models != nil {
+		s.handleModels(mux)
+	}
+	if s.cfg.Schemas != nil {
+		mux.HandleFunc("GET /api/v1/schemas", s.kinds)
+		mux.HandleFunc("GET /api/v1/schemas/{kind}", s.schema)
 	}
 	s.console.Handle(mux)
 	mux.HandleFunc("POST /api/v1/console", s.consoleLink)
@@ -168,6 +192,7 @@ func (s *Server) handleFleet(mux *http.ServeMux) {
 func (s *Server) Serve(ctx context.Context, l net.Listener, grace time.Duration) error {
 	srv := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, BaseContext: func(net.Listener) context.Context { return ctx }}
+	defer s.pulls.close()
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {
@@ -189,6 +214,32 @@ func (s *Server) about(w http.ResponseWriter, _ *http.Request) {
 		out.ReadOnly, out.Without = !s.cfg.AllowChanges, s.without()
 	}
 	answer(w, out)
+}
+
+// kinds answers the kinds that have a schema.
+func (s *Server) kinds(w http.ResponseWriter, _ *http.Request) {
+	all, err := s.cfg.Schemas()
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	answer(w, slices.Sorted(maps.Keys(all)))
+}
+
+// schema answers the JSON schema of a kind.
+func (s *Server) schema(w http.ResponseWriter, r *http.Request) {
+	all, err := s.cfg.Schemas()
+	if err != nil {
+		failError(w, err)
+		return
+	}
+	text, ok := all[r.PathValue("kind")]
+	if !ok {
+		fail(w, http.StatusNotFound, "there is no schema of %s", r.PathValue("kind"))
+		return
+	}
+	w.Header().Set("Content-Type", "application/schema+json")
+	_, _ = w.Write(text) // an error means that the client is gone
 }
 
 // About is the answer to GET /api/v1.

@@ -66,6 +66,9 @@ type Service struct {
 	// last request of all finished: on one machine.
 	InFlight map[string]int `json:"inFlight,omitempty"`
 	LastDone time.Time      `json:"lastDone,omitzero"`
+	// Engines are what the engines of replicas have told of themselves lately, by id: on
+	// one machine.
+	Engines map[string]Engine `json:"engines,omitempty"`
 	// LastFailure is the last one of a replica that the journal has, whether or not the
 	// service has recovered: on one machine.
 	LastFailure *service.Failure `json:"lastFailure,omitempty"`

@@ -82,8 +82,8 @@ type retention struct {
 // Prune removes downloads left off for a week and copies that a newer one of
 // the same URI has replaced, and then the least recently used copies and
 // uploads until the rest is within Config.StoreBytes. What Config.InUse names,
-// what another process was given, and what was used within the last minute
-// stays. It returns the bytes freed, and does nothing without Config.InUse.
+// what another process was given, what is pinned, and what was used within the
+// last minute stays. It returns the bytes freed, and does nothing without Config.InUse.
 func (s *Store) Prune(ctx context.Context) (freed int64, err error) { return s.retention.prune(ctx) }
 
 func (k *retention) prune(ctx context.Context) (freed int64, err error) {
@@ -158,7 +158,7 @@ func (k *retention) evict(need int64, replaced bool) (freed, short int64, err er
 		if over := excess(); over <= 0 && (c.current || !replaced) {
 			break
 		}
-		if used(c) || c.current && time.Since(c.used) < settling || !k.remove(c) {
+		if used(c) || c.current && time.Since(c.used) < settling || !k.remove(c) { // nor one that is pinned
 			continue
 		}
 		bytes, err := k.dropFiles(sharers, c)
@@ -309,8 +309,8 @@ func (k *retention) remove(c kept) bool {
 		return false
 	}
 	defer func() { _ = d.Close() }()
-	if syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		return false
+	if syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil || c.pinned() {
+		return false // it is used, or was pinned a moment ago
 	}
 	dir := filepath.Dir(c.path)
 	if c.current {

@@ -99,6 +99,44 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestPin: what is pinned stays when there is no room, in this process and in others,
+// also as a newer version, until it is unpinned.
+func TestPin(t *testing.T) {
+	o := newOrigin(t, randomBytes(1000, 70))
+	var used []string
+	s := bounded(t, "", 2500, &used)
+	uri := func(i int) string { return fmt.Sprintf("%s/%d.bin", o.URL, i) }
+	first := fetchAged(t, s, uri(0), 10*time.Hour)
+	for _, want := range []bool{true, false} {
+		if changed, err := s.SetPin(uri(0), true); changed != want || err != nil {
+			t.Errorf("pinned: %t, %v", changed, err)
+		}
+	}
+	second := fetchAged(t, s, uri(1), time.Hour)
+	fetchAged(t, s, uri(2), time.Minute)
+	if !here(first) || here(second) {
+		t.Errorf("here: the pinned %t, the other %t", here(first), here(second))
+	}
+	_, err := newStore(t, func(c *Config) { c.Dir = s.folder.dir }).Remove(uri(0))
+	wantError(t, err, "pinned")
+	if list, err := s.Copies(); err != nil || len(list) != 2 || !list[0].Pinned || list[1].Pinned || list[0].FileCount != 1 || !slices.Equal(list[0].Files, []CopyFile{{"0.bin", 1000}}) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if _, err := s.SetPin(uri(1), true); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("pinned what is not there: %v", err)
+	}
+	if changed, err := s.SetPin(uri(0), false); !changed || err != nil {
+		t.Errorf("unpinned: %t, %v", changed, err)
+	}
+	used = []string{uri(0)}
+	_, err = s.Remove(uri(0))
+	wantError(t, err, "services or their replicas use it")
+	used = nil
+	if freed, err := s.Remove(uri(0)); err != nil || freed != 1000 || here(first) {
+		t.Errorf("freed %d, %v", freed, err)
+	}
+}
+
 // TestEvict: the least recently used goes first, and never what is in use, by
 // its URI or by a path in it.
 func TestEvict(t *testing.T) {

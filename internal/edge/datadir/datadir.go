@@ -19,12 +19,13 @@ import (
 const Version = 1
 
 const (
-	versionFile = "VERSION"
-	lockFile    = "lock"
-	tokenFile   = "admin-token"
-	viewerFile  = "viewer-token"
-	modelsDir   = "models" // the owner's, see Models
-	hubDir      = "hub"    // the owner's too
+	versionFile  = "VERSION"
+	lockFile     = "lock"
+	tokenFile    = "admin-token"
+	sessionsFile = "console-sessions.json"
+	viewerFile   = "viewer-token"
+	modelsDir    = "models" // the owner's, see Models
+	hubDir       = "hub"    // the owner's too
 )
 
 // Dir is an open, locked data directory.

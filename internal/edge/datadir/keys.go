@@ -174,6 +174,33 @@ func (d *Dir) token(name string) (string, error) {
 	return token, writeFile(SystemDisk{}, path, []byte(token+"\n")) // CreateTemp makes it 0600
 }
 
+// SessionFile keeps who is signed in on the console, for the next process.
+type SessionFile struct{ dir *Dir }
+
+// Sessions is the data directory's.
+func (d *Dir) Sessions() SessionFile { return SessionFile{d} }
+
+// maxSessionFile bounds it, in bytes.
+const maxSessionFile = 1 << 20
+
+// Load returns what was saved, nothing where nothing was.
+func (f SessionFile) Load() ([]byte, error) {
+	path := f.dir.Path(sessionsFile)
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case info.Size() > maxSessionFile:
+		return nil, fmt.Errorf("%s: %d bytes are too much for sessions: delete the file, which signs everybody out", path, info.Size())
+	}
+	return os.ReadFile(path)
+}
+
+// Save replaces it.
+func (f SessionFile) Save(data []byte) error { return f.dir.put(f.dir.Path(sessionsFile), data) }
+
 // ReadToken reads the admin token of the data directory at path, for a client
 // of the same user.
 func ReadToken(path string) (string, error) {

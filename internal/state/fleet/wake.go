@@ -115,6 +115,19 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 	return p, nil
 }
 
+// Standings are how the services that hold something of a machine would fare if
+// another lacked room; none on a cluster.
+func (f *Fleet) Standings(ctx context.Context) []residency.Standing {
+	r := f.reconciler.residents
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	facts, _ := r.factsLocked(ctx, r.cfg.Now())
+	r.mu.Unlock()
+	return facts.Standings()
+}
+
 // sleepOf is the level at which a service's replica sleeps, and how long its last
 // wakings from there took; 0 where none sleeps.
 func (f *Fleet) sleepOf(ctx context.Context, x *resident) (level int, wakes []float64) {

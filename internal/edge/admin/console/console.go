@@ -88,10 +88,7 @@ func (c *Console) Handle(mux *http.ServeMux) {
 	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { c.send(w, r, "/index.html") })
 	mux.HandleFunc("POST /session", c.signIn)
-	mux.HandleFunc("DELETE /session", func(w http.ResponseWriter, _ *http.Request) {
-		c.sessions.end(w)
-		w.WriteHeader(http.StatusNoContent)
-	})
+	mux.HandleFunc("DELETE /session", c.signOut)
 	mux.HandleFunc("GET /session", func(w http.ResponseWriter, r *http.Request) {
 		is, ok := c.sessions.Of(r)
 		if !ok {
@@ -156,6 +153,19 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	is := c.sessions.begin(w, role)
 	c.tell(w, is, c.sessions.CSRF(is))
+}
+
+// signOut ends the session of a browser.
+func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
+	if !SameOrigin(r) {
+		refuse(w, http.StatusForbidden, "only this console's own page may sign out")
+		return
+	}
+	if err := c.sessions.end(w, r); err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // tell answers what a page has to know of its session. The token is told once, to the
