@@ -132,7 +132,7 @@ kind: HTTPRoute
 metadata: {name: filtered}
 spec:
   parentRefs: [{name: ours, sectionName: web}]
-  rules: [{filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: a, value: b}]}}], backendRefs: [{name: chat, port: 80}]}]
+  rules: [{filters: [{type: ExtensionRef, extensionRef: {group: example.com, kind: Filter, name: theirs}}], backendRefs: [{name: chat, port: 80}]}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -210,7 +210,7 @@ func TestGatewayAPI(t *testing.T) {
 	for name, want := range map[string]string{
 		"good":      theirEntry + byUs + fineRoute,
 		"lost":      byUs + "Accepted=True/Accepted ResolvedRefs=False/BackendNotFound",
-		"filtered":  byUs + "Accepted=False/UnsupportedValue",
+		"filtered":  byUs + "Accepted=True/Accepted ResolvedRefs=False/InvalidKind",
 		"elsewhere": byUs + "Accepted=True/Accepted ResolvedRefs=False/RefNotPermitted",
 		"others":    "",
 	} {

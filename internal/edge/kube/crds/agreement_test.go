@@ -41,6 +41,7 @@ var exceptions = []exception{
 	{false, `spec\.picker\.filters\[\d+\]\.(then|else)\b`, "a schema cannot refer to itself: filters within filters are read by the controller"},
 	{false, `nothing fetches from`, "what models are fetched from differs by release, and a named runtime may fetch them itself: the controller says in the status what it does not know"},
 	{false, `template .*: there is no field`, "a schema does not read template expressions: the controller says in the status which field does not exist"},
+	{false, `metadata\.annotations\[`, "a schema does not read annotations: the controller says in the status what is wrong with one"},
 	{false, `spec.selector: is missing`, "an empty selector that is stated as null counts as absent for the server"},
 	{false, `and spec.kvCache both say where prompts are kept`, "a schema does not read commands: the controller says in the status which argument to remove"},
 	{true, `(maxBytes|placeholders\.resources\.\S+) in body must be of type integer,string`, "a quantity that is no integer must be in quotes"},
