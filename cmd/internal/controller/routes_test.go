@@ -236,7 +236,7 @@ func TestGatewayAPI(t *testing.T) {
 	r.await(func() string {
 		listeners, _, _ := unstructured.NestedSlice(r.get("Gateway", "ours").Object, "status", "listeners")
 		return fmt.Sprint(listeners[0].(map[string]any)["attachedRoutes"], listeners[1].(map[string]any)["attachedRoutes"])
-	}, "3 0")
+	}, "4 0")
 	var svc corev1.Service
 	if err := r.c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: o.gatewayService}, &svc); err != nil {
 		t.Fatal(err)

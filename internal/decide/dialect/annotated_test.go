@@ -161,13 +161,14 @@ func TestResidencyAnnotations(t *testing.T) {
 		t.Errorf("%+v %v", part.Objects, part.Problems)
 	}
 	for annotation, want := range map[string]string{
-		"pin: perhaps":       `a.yaml:1: metadata.annotations[roundhouse.dev/residency-pin]: "perhaps" is not read: write "true" or "false"`,
-		"priority: '2000'":   "2000 is not between -1000 and 1000",
-		"priority: high":     `"high" is not read: write a whole number`,
-		"gpu-memory: '-1'":   `"-1" is not read: write the memory`,
-		"gpu-memory: '8'":    `8 bytes are less than 1Mi: write the memory that a replica takes of a GPU with a unit, such as 8Gi`,
-		"gpu-percent: '0'":   `"0" is not read: write a percent of a GPU from 1 to 100`,
-		"gpu-percent: '120'": `120 is not between 1 and 100`,
+		"pin: perhaps":               `a.yaml:1: metadata.annotations[roundhouse.dev/residency-pin]: "perhaps" is not read: write "true" or "false"`,
+		"priority: '2000'":           "2000 is not between -1000 and 1000",
+		"priority: high":             `"high" is not read: write a whole number`,
+		"gpu-memory: '-1'":           `"-1" is not read: write the memory`,
+		"gpu-memory: 1.5e1000000000": `"1.5e1000000000" is not read: write the memory`, // no number of a billion digits is built
+		"gpu-memory: '8'":            `8 bytes are less than 1Mi: write the memory that a replica takes of a GPU with a unit, such as 8Gi`,
+		"gpu-percent: '0'":           `"0" is not read: write a percent of a GPU from 1 to 100`,
+		"gpu-percent: '120'":         `120 is not between 1 and 100`,
 		"gpu-percent: '40', roundhouse.dev/residency-gpu-memory: 8Gi": `is stated beside gpuMemory: state one of them`,
 		"group: A b":     `"A b" is not a name`,
 		"pinned: 'true'": `is none of Roundhouse's annotations and has no effect; did you mean "roundhouse.dev/residency-pin"?`,

@@ -173,8 +173,12 @@ var residencyFields = map[string]struct {
 		return ""
 	}},
 	"gpu-memory": {"gpuMemory", func(out *service.Residency, v string) string {
-		q, err := resource.ParseQuantity(v)
-		if out.GPUMemory = q.Value(); err != nil || out.GPUMemory <= 0 {
+		if strict.QuantityBounded(v) {
+			if q, err := resource.ParseQuantity(v); err == nil {
+				out.GPUMemory = q.Value()
+			}
+		}
+		if out.GPUMemory <= 0 {
 			return "the memory that a replica takes of a GPU, such as 8Gi"
 		}
 		return ""

@@ -84,3 +84,22 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestHostileQuantity: a number of a billion digits is refused before it is built,
+// wherever a configuration stands.
+func TestHostileQuantity(t *testing.T) {
+	const huge = "1.5e1000000000"
+	for _, inline := range []string{"{flowControl: {maxRequests: " + huge + "}}", "'flowControl: {priorityBands: [{priority: 1, maxBytes: " + huge + "}]}'"} {
+		read := dialect.Read("a.yaml", []byte(`
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: a}
+spec:
+  model: {uri: "hf://org/m", name: m}
+  router: {route: {}, gateway: {}, scheduler: {config: {inline: `+inline+`}}}
+`))
+		if !strings.Contains(fmt.Sprint(read.Problems), "inline: has no effect") {
+			t.Errorf("%s: %v", inline, read.Problems)
+		}
+	}
+}

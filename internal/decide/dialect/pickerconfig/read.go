@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
@@ -382,7 +380,7 @@ func (r *reader) flowControl() {
 	}
 }
 
-func (r *reader) quantity(path string, q *resource.Quantity, most int64) int64 {
+func (r *reader) quantity(path string, q *quantity, most int64) int64 {
 	if q == nil {
 		return 0
 	}

@@ -6,7 +6,9 @@ package pickerconfig
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -62,20 +64,20 @@ type dataSource struct {
 }
 
 type flowControl struct {
-	MaxBytes                  *resource.Quantity `json:"maxBytes"`
-	MaxRequests               *resource.Quantity `json:"maxRequests"`
-	DefaultRequestTTL         *metav1.Duration   `json:"defaultRequestTTL"`
-	DefaultPriorityBand       *band              `json:"defaultPriorityBand"`
-	PriorityBands             []band             `json:"priorityBands"`
-	UsageLimitPolicyPluginRef string             `json:"usageLimitPolicyPluginRef"`
+	MaxBytes                  *quantity        `json:"maxBytes"`
+	MaxRequests               *quantity        `json:"maxRequests"`
+	DefaultRequestTTL         *metav1.Duration `json:"defaultRequestTTL"`
+	DefaultPriorityBand       *band            `json:"defaultPriorityBand"`
+	PriorityBands             []band           `json:"priorityBands"`
+	UsageLimitPolicyPluginRef string           `json:"usageLimitPolicyPluginRef"`
 }
 
 type band struct {
-	Priority          int                `json:"priority"`
-	MaxBytes          *resource.Quantity `json:"maxBytes"`
-	MaxRequests       *resource.Quantity `json:"maxRequests"`
-	FairnessPolicyRef string             `json:"fairnessPolicyRef"`
-	OrderingPolicyRef string             `json:"orderingPolicyRef"`
+	Priority          int       `json:"priority"`
+	MaxBytes          *quantity `json:"maxBytes"`
+	MaxRequests       *quantity `json:"maxRequests"`
+	FairnessPolicyRef string    `json:"fairnessPolicyRef"`
+	OrderingPolicyRef string    `json:"orderingPolicyRef"`
 }
 
 // Schemas are the kind's, of all versions. No API server keeps it.
@@ -89,6 +91,18 @@ var Schemas = func() (out []manifest.Schema) {
 	}
 	return out
 }()
+
+// quantity is a resource.Quantity that no exponent makes build numbers of millions of
+// digits: inline, no strict decoder reads it before.
+type quantity struct{ resource.Quantity }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (q *quantity) UnmarshalJSON(raw []byte) error {
+	if !strict.QuantityBounded(strings.Trim(string(raw), `"`)) {
+		return errors.New(`a quantity such as 2 or "16Gi" is expected`)
+	}
+	return q.Quantity.UnmarshalJSON(raw)
+}
 
 // ReadInline reads a configuration that a manifest has at a path, as a mapping or as
 // text. What is wrong with it are warnings, since the service serves without it;

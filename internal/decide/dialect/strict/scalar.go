@@ -173,7 +173,7 @@ func (d *decoder) custom(n *yaml.Node, t reflect.Type, path string) (any, bool) 
 	} else if n.Kind != yaml.ScalarNode {
 		return d.mismatch(n, path, want)
 	}
-	if t == reflect.TypeFor[resource.Quantity]() && !quantityBounded(n.Value) {
+	if t == reflect.TypeFor[resource.Quantity]() && !QuantityBounded(n.Value) {
 		return d.mismatch(n, path, want)
 	}
 	v, ok := d.free(n, path)
@@ -190,9 +190,9 @@ func (d *decoder) custom(n *yaml.Node, t reflect.Type, path string) (any, bool) 
 	return v, true
 }
 
-// quantityBounded refuses quantities whose exponent would make the parser
-// build numbers of millions of digits.
-func quantityBounded(s string) bool {
+// QuantityBounded reports whether resource.ParseQuantity may be given the text: an
+// exponent could make it build numbers of millions of digits.
+func QuantityBounded(s string) bool {
 	if len(s) > 64 {
 		return false
 	}
