@@ -138,7 +138,7 @@ function Table({ list, owner, again }: { list: Copy[]; owner: boolean; again: ()
                       <button type="button" class="plain" aria-expanded={open === key} onClick={() => show(open === key ? null : key)}>
                         {c.source || "of an unknown address"}
                       </button>
-                      {c.pinned && <State tone="good">Pinned</State>}
+                      {c.pinned && <> <State tone="good">Pinned</State></>}
                     </td>
                     <td class="num">{bytes(c.bytes)}</td>
                     <td class="num hide-small">{count(c.fileCount)}</td>

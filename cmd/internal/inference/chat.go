@@ -54,7 +54,7 @@ func (c *Conversation) Say(ctx context.Context, text string) (err error) {
 			c.messages = c.messages[:before]
 		}
 	}()
-	body := map[string]any{"model": c.Model, "messages": c.messages, "stream": true}
+	body := map[string]any{"model": c.Model, "messages": c.messages, "stream": true, "stream_options": map[string]any{"include_usage": true}}
 	if c.MaxTokens > 0 {
 		body["max_tokens"] = c.MaxTokens
 	}

@@ -131,7 +131,7 @@ function Chats({ names, first, apiKey, base }: Shared): JSX.Element {
             <input type="number" step="0.1" min="0" max="2" placeholder="model's" {...field("temperature")} />
           </label>
           <label class="field">
-            Most tokens
+            Max tokens
             <input type="number" min="1" placeholder="no bound" {...field("maxTokens")} />
           </label>
         </div>

@@ -84,7 +84,7 @@ function hasFailed(r: Request): boolean {
 
 function statusOf(r: Request): [Tone, string] {
   if (r.cut) return ["bad", `${r.status} cut`];
-  return [r.status >= 500 ? "bad" : r.status >= 400 ? "busy" : "good", String(r.status)];
+  return [r.status >= 500 ? "bad" : r.status >= 400 ? "off" : "good", String(r.status)];
 }
 
 function Row({ request: r, open, toggle }: { request: Request; open: boolean; toggle: () => void }): JSX.Element {

@@ -25,7 +25,7 @@ export function RoutesPage(): JSX.Element {
         <h1>Routes</h1>
         <div class="end">
           <button type="button" onClick={again}>
-            Look again
+            Refresh
           </button>
         </div>
       </div>

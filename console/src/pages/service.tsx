@@ -38,7 +38,7 @@ export function ServicePage({ of, owner }: { of: string; owner: boolean }): JSX.
           Last failure {clock(s.lastFailure.time)}: {spaced(s.lastFailure.reason)}. {s.lastFailure.message}
         </p>
       )}
-      <Tabs<Tab> label="About this service" at={tab} go={go} tabs={{ overview: "Now", conditions: "Conditions", ...(owner ? { written: "As written", rendered: "As it is" } : {}), usage: "Usage" }} />
+      <Tabs<Tab> label="About this service" at={tab} go={go} tabs={{ overview: "Now", conditions: "Conditions", ...(owner ? { written: "As written", rendered: "Live manifest" } : {}), usage: "Usage" }} />
       {tab === "overview" && <Now service={s} />}
       {tab === "conditions" && <Conditions service={s} />}
       {(tab === "written" || tab === "rendered") && <Manifest service={s} field={tab} />}

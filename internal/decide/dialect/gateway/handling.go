@@ -62,7 +62,7 @@ func readHandling(r *manifest.Reader, path, namespace string, in *httpRule, out 
 	}
 	f.read(path+".filters", in.Filters)
 	if h.Redirect != nil && len(in.BackendRefs) > 0 {
-		r.Errorf(path+".backendRefs", "and a RequestRedirect: no request would be forwarded; remove one")
+		r.Errorf(path+".backendRefs", "stand beside a RequestRedirect, so no request would be forwarded: remove one of them")
 	}
 	out.Fault, out.FaultReason = f.fault, f.reason
 	for i := range in.BackendRefs {

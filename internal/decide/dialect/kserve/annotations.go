@@ -33,8 +33,8 @@ var Annotations = map[string]string{
 	manifest.KServePrefix + "storageSecretName":           "",
 	manifest.KServePrefix + "disable-localmodel":          "models are kept where they are fetched",
 	manifest.KServePrefix + "nodegroup":                   "models are kept where they are fetched",
-	manifest.KServePrefix + "enable-metric-aggregation":   "each container's metrics stay at its own port",
-	manifest.KServePrefix + "enable-prometheus-scraping":  "a PodMonitor finds the pods by their labels",
+	manifest.KServePrefix + "enable-metric-aggregation":   "the metrics of a replica are at its own port",
+	manifest.KServePrefix + "enable-prometheus-scraping":  "the metrics of a replica are at its own port",
 	manifest.KServePrefix + "enable-tag-routing":          "a canary is reached by its share of the traffic alone",
 	manifest.KServePrefix + "gpu-resource-types":          "the container's resources name its GPUs",
 	"storage.kserve.io/readonly":                          "a container cannot write to its model",
@@ -57,8 +57,13 @@ func checkAnnotations(r *manifest.Reader, at string, annotations map[string]stri
 
 // meant asks whether a similar annotation was meant.
 func meant(name string) string {
-	if near := strict.Nearest(name, slices.Sorted(maps.Keys(Annotations))); near != "" {
-		return `; did you mean "` + near + `"?`
+	var known []string
+	for full := range Annotations {
+		known = append(known, strings.TrimPrefix(full, manifest.KServePrefix))
+	}
+	slices.Sort(known)
+	if near := strict.Nearest(strings.TrimPrefix(name, manifest.KServePrefix), known); near != "" {
+		return `; did you mean "` + manifest.KServePrefix + near + `"?`
 	}
 	return ""
 }

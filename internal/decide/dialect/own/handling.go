@@ -86,7 +86,7 @@ func readHedge(r *manifest.Reader, in *api.RouteHedge) *routing.Hedge {
 	out := &routing.Hedge{Budget: routing.DefaultRetryBudget}
 	switch {
 	case in.After != nil && in.Percentile != nil:
-		r.Errorf("spec.hedge.percentile", "and after both say when a second replica is asked: remove one")
+		r.Errorf("spec.hedge.percentile", "is stated beside after: state one of them")
 	case in.After == nil && in.Percentile == nil:
 		r.Errorf("spec.hedge.after", "is missing: write after which time a second replica is asked, or a percentile")
 	}
