@@ -98,3 +98,15 @@ func (readDeadline) Header() http.Header                 { return nil }
 func (readDeadline) Write([]byte) (int, error)           { return 0, nil }
 func (readDeadline) WriteHeader(int)                     {}
 func (d readDeadline) SetReadDeadline(t time.Time) error { *d.by = t; return nil }
+
+// TestPromptIsForgotten: what stands for pictures is let go once a request has its place,
+// and still counts as tokens of the prompt.
+func TestPromptIsForgotten(t *testing.T) {
+	q := request{prompt: [][]byte{[]byte("four"), make([]byte, 5<<10)}}
+	parts := q.prompt
+	was := q.promptLength()
+	q.forgetPrompt()
+	if parts[1] != nil || len(q.prompt) != 0 || q.promptLength() != was || was != 5<<10+4 {
+		t.Errorf("%d bytes of the prompt are held, its length is %d and was %d", length(parts), q.promptLength(), was)
+	}
+}

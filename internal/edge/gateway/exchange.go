@@ -135,7 +135,7 @@ func (x *exchange) serveModel() error {
 		return err
 	}
 	if x.pass != nil && x.req.parsed != nil && !x.req.form { // the prompt costs this at least
-		x.pass.Expect(int64(length(x.req.prompt) / observe.BytesPerToken))
+		x.pass.Expect(int64(x.req.promptLength() / observe.BytesPerToken))
 	}
 	if err := x.admit(); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (x *exchange) admit() error {
 	}
 	d, q := x.gw.dispatch, &x.asked
 	*q = x.query()
-	q.Bytes = x.req.body.held
+	q.Bytes = max(x.req.body.held, int64(x.req.promptLength())) // what stands for pictures and sound may be longer than their names
 	q.May = ingress.Permission(d, x.pass, q)
 	if x.gw.cfg.Picker != nil && x.req.call.Kind.Forwards() {
 		x.picker = picking{gw: x.gw, req: &x.req}
@@ -172,6 +172,8 @@ func (x *exchange) admit() error {
 		return err
 	}
 	x.service = g.Service()
+	x.req.forgetPrompt()
+	q.Prompt = nil
 	x.req.changeHeader(g.Handling().RequestHeader)
 	if x.req.parsed != nil && x.req.body.tail == nil {
 		var parts [3][]byte
@@ -291,7 +293,7 @@ func (x *exchange) settle() {
 	}
 	cost := x.stepTokens
 	if !x.graph {
-		cost = x.seen.Cost(length(x.req.prompt))
+		cost = x.seen.Cost(x.req.promptLength())
 	}
 	x.pass.Leave(cost)
 	if w, ok := x.w.(*whole); ok {

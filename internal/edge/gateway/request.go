@@ -35,7 +35,9 @@ type request struct {
 	parsed *openai.Request
 	inBody openai.Request
 	form   bool     // the body is a form, not JSON
-	prompt [][]byte // raw parts of the body, in order
+	prompt [][]byte // raw parts of the body, in order; none once the request has its place
+	// promptBytes is the length of a prompt that was forgotten.
+	promptBytes int
 	// picked: an endpoint picker chose the replicas; renamed: it changed the model's
 	// name in the body.
 	picked, renamed bool
@@ -98,6 +100,17 @@ func (q *request) parse() (err error) {
 	}
 	return nil
 }
+
+// forgetPrompt lets go of the prompt, which nobody reads once the request has its place.
+// What stands for pictures in it may take more memory than the body.
+func (q *request) forgetPrompt() {
+	q.promptBytes = length(q.prompt)
+	clear(q.prompt)
+	q.prompt = q.prompt[:0]
+}
+
+// promptLength is the prompt's length in bytes, also of one that is forgotten.
+func (q *request) promptLength() int { return q.promptBytes + length(q.prompt) }
 
 // setJSON states that the body is JSON where the client states something else, as
 // curl does, or nothing: engines go by it.

@@ -72,8 +72,12 @@ func TestProtocols(t *testing.T) {
 		x.finish()
 		q := x.query()
 		var prompt []string
-		for _, part := range q.Prompt {
-			prompt = append(prompt, string(part))
+		long := 0
+		for _, part := range x.req.parsed.AppendPrompt(nil, []byte(body)) {
+			prompt, long = append(prompt, string(part)), long+len(part)
+		}
+		if x.req.promptLength() != long || len(q.Prompt) > 0 {
+			t.Errorf("%s: a prompt of %d bytes was one of %d, and %q is held", c.path, long, x.req.promptLength(), q.Prompt)
 		}
 		if x.seen.Operation != c.operation || !slices.Equal(prompt, c.prompt) || x.req.parsed.Stream != c.stream || q.MaxTokens != c.max {
 			t.Errorf("%s: operation %q, prompt %q, stream %v, max %d", c.path, x.seen.Operation, prompt, x.req.parsed.Stream, q.MaxTokens)
