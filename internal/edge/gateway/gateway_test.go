@@ -122,7 +122,7 @@ func until(t testing.TB, is func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Fatal("it did not come to pass within 10 s")
+			t.Fatal("it did not come to pass within a minute")
 		}
 	}
 }
