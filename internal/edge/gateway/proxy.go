@@ -224,7 +224,7 @@ func (p *proxy) retryAnswer(in *incoming, out *relay) bool {
 // time of its route has moved to another, as only a route that retries asks for.
 func (p *proxy) retrySlow() bool {
 	return p.grant.Handling().Retry != nil &&
-		p.again(dispatch.Answer{Status: http.StatusGatewayTimeout, Result: breaker.Answered, Retryable: p.req.repeatable()})
+		p.again(dispatch.Answer{Status: http.StatusGatewayTimeout, Unheard: true, Retryable: p.req.repeatable()})
 }
 
 // again reports whether the request has moved to another replica because of an answer,

@@ -292,6 +292,9 @@ type Answer struct {
 	RetryAfter time.Duration
 	// Retryable reports that the request may be sent to another replica.
 	Retryable bool
+	// Unheard: the time that the request's route gives a try is over and the answer has
+	// not begun, which is neither the replica's fault nor to its credit.
+	Unheard bool
 }
 
 // reserveAnother takes a place on an endpoint that the request was not sent to;

@@ -13,6 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
+	"roundhouse.dev/roundhouse/internal/decide/retry"
 )
 
 // handledAs has requests for iris handled as h says.
@@ -105,14 +106,14 @@ func TestRouteBudget(t *testing.T) {
 		d.SetPool(pool1(0, ready("a", "b", "c")...))
 		h := routing.Handling{Retry: &routing.Retry{Attempts: 2, Budget: routing.RetryBudget{Percent: 10}}, Hedge: &routing.Hedge{After: time.Second, Budget: routing.RetryBudget{Percent: 10}}}
 		handledAs(d, "r", h)
-		retry := func() bool {
+		retried := func() bool {
 			g := mustAdmit(t, d)
 			defer g.Done(Outcome{})
 			return g.Answered(Answer{Result: breaker.Busy, Retryable: true})
 		}
 		count := func(n int) (moved int) {
 			for range n {
-				if retry() {
+				if retried() {
 					moved++
 				}
 			}
@@ -161,5 +162,46 @@ func TestRouteAttempts(t *testing.T) {
 		g.Done(Outcome{})
 		d.SetPool(pool1(0))
 		d.SetPool(pool1(0, ready("a", "b", "c")...)) // as new
+	}
+}
+
+// TestUnheardAnswerIsNone: a replica that has not begun its answer within its route's time
+// is not taken for one that answers.
+func TestUnheardAnswerIsNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		between Answer
+		open    bool
+	}{
+		"an answer": {Answer{Status: 504}, true},
+		"unheard":   {Answer{Status: 504, Unheard: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, _ := start(t, func(c *Config) { c.Breaker = breaker.DefaultConfig() })
+				d.SetPool(pool1(0, ready("a", "b", "c")...))
+				handledAs(d, "r", routing.Handling{Retry: &routing.Retry{Attempts: 1, Codes: []int{503}, Budget: enough}})
+				on := func(id string, a *Answer) {
+					g := grantOf(t, d, Request{Model: "iris", Subset: []string{id + ":80"}})
+					if a == nil {
+						g.FirstByte()
+					} else if j := g.Judge(*a); j.Again || j.Why != retry.Answered {
+						t.Errorf("a route that does not name %d: %+v", a.Status, j)
+					}
+					g.Done(Outcome{})
+				}
+				on("b", nil)
+				on("c", nil)
+				failed := &Answer{Status: 500, Result: breaker.Failed}
+				for range breaker.DefaultConfig().Failures - 1 {
+					on("a", failed)
+				}
+				on("a", &c.between)
+				on("a", failed)
+				if got := d.Endpoints(routing.Service(iris))[0]; got.ID != "a" || got.Open != c.open {
+					t.Errorf("open: %v, want %v: %+v", got.Open, c.open, got)
+				}
+				d.Close()
+			})
+		})
 	}
 }
