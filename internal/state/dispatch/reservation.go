@@ -376,7 +376,7 @@ func (g *Grant) FirstByte() {
 	if r.slot == nil {
 		return
 	}
-	r.endWait(true)
+	r.endWait(!r.judged)
 	if g.route != nil && !r.judged && g.handling.Hedge != nil {
 		g.route.mu.Lock()
 		g.route.first.Add(g.pool.d.clock.Now().Sub(g.sent(r.since)))

@@ -133,6 +133,7 @@ func (g *Grant) Judge(a Answer) (out Judged) {
 // to be in the replica's cache. The pool's mutex is held.
 func (g *Grant) heard(a Answer) {
 	p, r := g.pool, &g.reservation
+	r.endWait(true) // it is not silent while the request waits to be sent again
 	r.judged = true
 	kept := r.cached
 	if a.Result == breaker.Failed {

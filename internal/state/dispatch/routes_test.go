@@ -205,3 +205,27 @@ func TestUnheardAnswerIsNone(t *testing.T) {
 		})
 	}
 }
+
+// TestBackoffIsNoSilence: a replica whose answer is retried after a long wait has answered.
+func TestBackoffIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, func(c *Config) { c.Breaker = breaker.DefaultConfig() })
+		d.SetPool(pool1(0, ready("a", "b")...))
+		handledAs(d, "r", routing.Handling{Retry: &routing.Retry{Attempts: 1, Codes: []int{409}, Backoff: retry.MaxBackoff, Budget: enough}})
+		g := grantOf(t, d, Request{Model: "iris", Subset: []string{"a:80"}})
+		j := g.Judge(Answer{Status: 409, Retryable: true})
+		if !j.Again || j.After <= breaker.DefaultConfig().Silence {
+			t.Fatalf("%+v", j)
+		}
+		for begun := time.Now(); time.Since(begun) < j.After; time.Sleep(time.Second) {
+			other := grantOf(t, d, Request{Model: "iris", Subset: []string{"b:80"}})
+			other.FirstByte()
+			other.Done(Outcome{})
+		}
+		if got := d.Endpoints(routing.Service(iris))[0]; got.ID != "a" || got.Record.Failures() != 0 {
+			t.Errorf("the replica that answered is taken for silent: %+v", got)
+		}
+		g.Done(Outcome{})
+		d.Close()
+	})
+}
