@@ -206,7 +206,8 @@ func (g *Grant) Hedge() *Grant {
 		return nil
 	}
 	h := g.twin()
-	x, _ := p.entry.pick(h, append(slices.Clone(g.failed.on), slow), now)
+	h.failed.on = append(slices.Clone(g.failed.on), slow)
+	x, _ := p.entry.pick(h, h.failed.on, now)
 	if x == nil {
 		scratch.Put(h.hash)
 		return nil
@@ -229,7 +230,7 @@ func (g *Grant) sent(since time.Time) time.Time {
 // twin is a grant for the same request, without a place.
 func (g *Grant) twin() *Grant {
 	h := &Grant{pool: g.pool, named: g.named, protocol: g.protocol, model: g.model, adapter: g.adapter, session: g.session, subset: g.subset,
-		idempotent: g.idempotent, copied: true, bytes: g.bytes, tokens: g.tokens, handling: g.handling, route: g.route, until: g.until, pace: g.pace}
+		idempotent: g.idempotent, copied: true, bytes: g.bytes, tokens: g.tokens, handling: g.handling, route: g.route, until: g.until, waited: g.waited, pace: g.pace}
 	h.tally.pool, h.hedges = g.tally.pool, g.reservation.since
 	h.waiter.Priority, h.waiter.Fairness, h.waiter.Owner = g.waiter.Priority, g.waiter.Fairness, h
 	h.hash = scratch.Get().(*hashes)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -226,6 +227,41 @@ func TestBackoffIsNoSilence(t *testing.T) {
 			t.Errorf("the replica that answered is taken for silent: %+v", got)
 		}
 		g.Done(Outcome{})
+		d.Close()
+	})
+}
+
+// TestHedgeGoesOn: a hedge that becomes the request's has waited as long, and counts the
+// slow replica as tried.
+func TestHedgeGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(1, ready("a", "b", "c")...))
+		for attempts, why := range map[int]retry.Reason{1: retry.Exhausted, 2: retry.Retried} {
+			handledAs(d, "r", routing.Handling{Hedge: &routing.Hedge{After: time.Second, Budget: enough}, Retry: &routing.Retry{Attempts: attempts, Codes: []int{409}, Budget: enough}})
+			before := []*Grant{mustAdmit(t, d), mustAdmit(t, d), mustAdmit(t, d)}
+			last := admit(t.Context(), d)
+			synctest.Wait()
+			time.Sleep(3 * time.Second)
+			for _, g := range before {
+				g.Done(Outcome{})
+			}
+			g := (<-last).g
+			h := g.Hedge()
+			if h.Waited() != 3*time.Second {
+				t.Errorf("the hedge has waited %v", h.Waited())
+			}
+			tried := []string{g.Replica(), h.Replica()}
+			g.Done(Outcome{}) // its place is free again
+			j := h.Judge(Answer{Status: 409, Retryable: true})
+			if j.Why != why {
+				t.Errorf("%d attempts after a hedge: %s, want %s", attempts, j.Why, why)
+			}
+			if j.Again && (!h.Move() || slices.Contains(tried, h.Replica())) {
+				t.Errorf("after %v it is sent to %s", tried, h.Replica())
+			}
+			h.Done(Outcome{})
+		}
 		d.Close()
 	})
 }
