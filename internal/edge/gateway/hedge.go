@@ -60,6 +60,9 @@ type attempt struct {
 	in     incoming
 	out    relay
 	err    error
+	// limit is how long it may take to begin its answer; ofRoute, that the route says so.
+	limit   time.Duration
+	ofRoute bool
 }
 
 // failed reports whether the replica did not do the work.
@@ -71,9 +74,10 @@ func (a *attempt) failed() bool {
 // bytes of the answer are there. It shares nothing with the request that changes.
 func (p *proxy) attempt(g *dispatch.Grant, body []byte, ended chan<- *attempt) *attempt {
 	a := &attempt{grant: g}
+	a.limit, a.ofRoute = p.tryTimeout(g)
 	a.ctx, a.cancel = context.WithCancel(p.req.r.Context())
 	out := &http1.Request{Address: g.Address(), Host: p.req.host(g), Method: p.req.r.Method, Target: p.req.target(g),
-		Fields: bytes.Clone(p.req.header()), Body: [][]byte{body}, Length: int64(len(body)), Timeout: p.limit}
+		Fields: bytes.Clone(p.req.header()), Body: [][]byte{body}, Length: int64(len(body)), Timeout: a.limit}
 	t := p.transport
 	go func() {
 		if a.in, a.err = t.upstream.send(a.ctx, out); a.err == nil {
@@ -103,7 +107,6 @@ func firstBytes(in *incoming) (out relay, err error) {
 // answer after a time. The answer that begins first is the request's, unless it is a
 // failure and the other is none; the other replica is cancelled.
 func (p *proxy) tryHedged(after time.Duration) (in incoming, out relay, err error) {
-	p.limit, p.limitOfRoute = p.tryTimeout()
 	parts, _ := p.req.appendBody(p.parts[:0], p.grant.Model())
 	body := bytes.Join(parts, nil)
 	ended := make(chan *attempt, 2)
@@ -150,7 +153,7 @@ func (p *proxy) tryHedged(after time.Duration) (in incoming, out relay, err erro
 
 // take makes an attempt the request's, whose context ends with the exchange.
 func (p *proxy) take(a *attempt) (incoming, relay, error) {
-	p.taken = a.cancel
+	p.taken, p.limit, p.limitOfRoute = a.cancel, a.limit, a.ofRoute
 	return a.in, a.out, a.err
 }
 

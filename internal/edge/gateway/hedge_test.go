@@ -153,6 +153,20 @@ func TestHedgeLoses(t *testing.T) {
 	}
 }
 
+// TestHedgeKeepsTheTimeout: the second replica has what is left of the route's timeout.
+func TestHedgeKeepsTheTimeout(t *testing.T) {
+	const timeout, after = time.Second, 700 * time.Millisecond
+	r := newRig(t, nil)
+	addresses, calls := inTurn(t, 2, func(_ int, _ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
+	r.d.SetPool(pool("m", addresses...))
+	handled(r, routing.Handling{Timeout: timeout, Hedge: &routing.Hedge{After: after, Budget: routing.DefaultRetryBudget}})
+	begun := time.Now()
+	r.send("POST", "/v1/completions", completion).want(t, 504)
+	if took := time.Since(begun); took < timeout || took >= timeout+after || calls.Load() != 2 {
+		t.Errorf("%d replicas are given up after %v", calls.Load(), took)
+	}
+}
+
 func TestNoHedge(t *testing.T) {
 	ms := 10 * time.Millisecond
 	for name, c := range map[string]struct {
