@@ -35,11 +35,12 @@ type body struct {
 	spent  bool    // some of the tail was sent
 	pooled *[]byte // what head is a part of; nil when it is its own
 	grown  bool    // it was sent with a longer name, which made it long
+	lent   bool    // a hedge that lost may still read it
 }
 
 // long reports whether sending the body on may outlast the answer.
 func (b *body) long() bool {
-	return b.tail != nil || b.length < 0 || b.length > http1.InlineBytes || b.grown
+	return b.tail != nil || b.length < 0 || b.length > http1.InlineBytes || b.grown || b.lent
 }
 
 // substitution replaces the bytes [start, end) of a body by name. The zero

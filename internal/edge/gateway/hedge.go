@@ -60,6 +60,9 @@ type attempt struct {
 	in     incoming
 	out    relay
 	err    error
+	// limit is how long it may take to begin its answer; ofRoute, that the route says so.
+	limit   time.Duration
+	ofRoute bool
 }
 
 // failed reports whether the replica did not do the work.
@@ -68,12 +71,15 @@ func (a *attempt) failed() bool {
 }
 
 // attempt sends the request to the granted replica, and itself to ended when the first
-// bytes of the answer are there. It shares nothing with the request that changes.
-func (p *proxy) attempt(g *dispatch.Grant, body []byte, ended chan<- *attempt) *attempt {
+// bytes of the answer are there. It shares nothing with the request that changes, and the
+// body's bytes, which are not used for another request as long as it may read them.
+func (p *proxy) attempt(g *dispatch.Grant, ended chan<- *attempt) *attempt {
 	a := &attempt{grant: g}
+	a.limit, a.ofRoute = p.tryTimeout(g)
 	a.ctx, a.cancel = context.WithCancel(p.req.r.Context())
 	out := &http1.Request{Address: g.Address(), Host: p.req.host(g), Method: p.req.r.Method, Target: p.req.target(g),
-		Fields: bytes.Clone(p.req.header()), Body: [][]byte{body}, Length: int64(len(body)), Timeout: p.limit}
+		Fields: bytes.Clone(p.req.header()), Timeout: a.limit}
+	out.Body, out.Length = p.req.appendBody(nil, g.Model())
 	t := p.transport
 	go func() {
 		if a.in, a.err = t.upstream.send(a.ctx, out); a.err == nil {
@@ -103,11 +109,8 @@ func firstBytes(in *incoming) (out relay, err error) {
 // answer after a time. The answer that begins first is the request's, unless it is a
 // failure and the other is none; the other replica is cancelled.
 func (p *proxy) tryHedged(after time.Duration) (in incoming, out relay, err error) {
-	p.limit, p.limitOfRoute = p.tryTimeout()
-	parts, _ := p.req.appendBody(p.parts[:0], p.grant.Model())
-	body := bytes.Join(parts, nil)
 	ended := make(chan *attempt, 2)
-	first := p.attempt(p.grant, body, ended)
+	first := p.attempt(p.grant, ended)
 	timer := time.NewTimer(after)
 	defer timer.Stop()
 	select {
@@ -121,7 +124,7 @@ func (p *proxy) tryHedged(after time.Duration) (in incoming, out relay, err erro
 	}
 	p.seen.Tries++
 	p.seen.Retried = fmt.Sprintf("%s had not begun its answer after %v, so %s was asked as well", p.grant.Replica(), after.Round(time.Millisecond), g.Replica())
-	second := p.attempt(g, body, ended)
+	second := p.attempt(g, ended)
 	won := <-ended
 	other := first
 	if won == first {
@@ -143,6 +146,7 @@ func (p *proxy) tryHedged(after time.Duration) (in incoming, out relay, err erro
 		other.discard()
 	} else {
 		other.cancel()
+		p.req.body.lent = true
 		go func() { (<-ended).discard() }()
 	}
 	return p.take(won)
@@ -150,7 +154,7 @@ func (p *proxy) tryHedged(after time.Duration) (in incoming, out relay, err erro
 
 // take makes an attempt the request's, whose context ends with the exchange.
 func (p *proxy) take(a *attempt) (incoming, relay, error) {
-	p.taken = a.cancel
+	p.taken, p.limit, p.limitOfRoute = a.cancel, a.limit, a.ofRoute
 	return a.in, a.out, a.err
 }
 

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -150,6 +152,42 @@ func TestHedgeLoses(t *testing.T) {
 				t.Errorf("%d calls", calls.Load())
 			}
 		})
+	}
+}
+
+// TestHedgeKeepsTheTimeout: the second replica has what is left of the route's timeout.
+func TestHedgeKeepsTheTimeout(t *testing.T) {
+	const timeout, after = time.Second, 700 * time.Millisecond
+	r := newRig(t, nil)
+	addresses, calls := inTurn(t, 2, func(_ int, _ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
+	r.d.SetPool(pool("m", addresses...))
+	handled(r, routing.Handling{Timeout: timeout, Hedge: &routing.Hedge{After: after, Budget: routing.DefaultRetryBudget}})
+	begun := time.Now()
+	r.send("POST", "/v1/completions", completion).want(t, 504)
+	if took := time.Since(begun); took < timeout || took >= timeout+after || calls.Load() != 2 {
+		t.Errorf("%d replicas are given up after %v", calls.Load(), took)
+	}
+}
+
+// TestHedgesDoNotCopyBodies: a route that hedges takes no more memory for a body.
+func TestHedgesDoNotCopyBodies(t *testing.T) {
+	const size = 8 << 20
+	r := newRig(t, nil)
+	addresses, _ := inTurn(t, 2, func(_ int, w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+	r.d.SetPool(pool("m", addresses...))
+	body := `{"model":"m","prompt":"` + strings.Repeat("x", size) + `"}`
+	takes := func(h routing.Handling) int64 {
+		handled(r, h)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r.send("POST", "/v1/completions", body).want(t, 200)
+		runtime.ReadMemStats(&after)
+		return int64(after.TotalAlloc - before.TotalAlloc) //nolint:gosec // far from overflow
+	}
+	takes(routing.Handling{}) // the first request's connections
+	plain := takes(routing.Handling{})
+	if more := takes(routing.Handling{Hedge: &routing.Hedge{After: time.Hour, Budget: routing.DefaultRetryBudget}}) - plain; more > size/2 {
+		t.Errorf("it takes %d bytes more for a body of %d", more, size)
 	}
 }
 

@@ -36,12 +36,12 @@ func (t *transport) answerTimeout(g *dispatch.Grant) time.Duration {
 	return cmp.Or(g.Pool().Limits.AnswerTimeout, t.cfg.AnswerTimeout)
 }
 
-// tryTimeout is how long the granted replica may take to begin its answer now.
+// tryTimeout is how long the replica of g may take to begin its answer now.
 // ofRoute reports that the request's route says so, and not the replica's service: it
 // is then no fault of the replica's to take longer.
-func (p *proxy) tryTimeout() (limit time.Duration, ofRoute bool) {
-	limit = p.answerTimeout(p.grant)
-	h := p.grant.Handling()
+func (p *proxy) tryTimeout(g *dispatch.Grant) (limit time.Duration, ofRoute bool) {
+	limit = p.answerTimeout(g)
+	h := g.Handling()
 	if h.TryTimeout > 0 && h.TryTimeout < limit {
 		limit, ofRoute = h.TryTimeout, true
 	}
@@ -161,7 +161,7 @@ func (p *proxy) try() (in incoming, out relay, err error) {
 func (p *proxy) sendOnce() (incoming, error) {
 	address, q := p.grant.Address(), p.req
 	out := &p.outgoing
-	p.limit, p.limitOfRoute = p.tryTimeout()
+	p.limit, p.limitOfRoute = p.tryTimeout(p.grant)
 	*out = http1.Request{Address: address, Host: q.host(p.grant), Method: q.r.Method, Target: q.target(p.grant),
 		Fields: q.header(), Timeout: p.limit}
 	out.Body, out.Length = q.appendBody(p.parts[:0], p.grant.Model())
@@ -224,7 +224,7 @@ func (p *proxy) retryAnswer(in *incoming, out *relay) bool {
 // time of its route has moved to another, as only a route that retries asks for.
 func (p *proxy) retrySlow() bool {
 	return p.grant.Handling().Retry != nil &&
-		p.again(dispatch.Answer{Status: http.StatusGatewayTimeout, Result: breaker.Answered, Retryable: p.req.repeatable()})
+		p.again(dispatch.Answer{Status: http.StatusGatewayTimeout, Unheard: true, Retryable: p.req.repeatable()})
 }
 
 // again reports whether the request has moved to another replica because of an answer,

@@ -292,6 +292,9 @@ type Answer struct {
 	RetryAfter time.Duration
 	// Retryable reports that the request may be sent to another replica.
 	Retryable bool
+	// Unheard: the time that the request's route gives a try is over and the answer has
+	// not begun, which is neither the replica's fault nor to its credit.
+	Unheard bool
 }
 
 // reserveAnother takes a place on an endpoint that the request was not sent to;
@@ -373,7 +376,7 @@ func (g *Grant) FirstByte() {
 	if r.slot == nil {
 		return
 	}
-	r.endWait(true)
+	r.endWait(!r.judged)
 	if g.route != nil && !r.judged && g.handling.Hedge != nil {
 		g.route.mu.Lock()
 		g.route.first.Add(g.pool.d.clock.Now().Sub(g.sent(r.since)))

@@ -103,9 +103,8 @@ type Judged struct {
 	Why retry.Reason
 }
 
-// Judge tells the breaker of an answer that did not do the work, before FirstByte, and
-// decides whether the request may be sent to another replica for it. The prompt is not
-// taken to be in the replica's cache.
+// Judge notes an answer that did not do the work, before FirstByte, and decides whether
+// the request may be sent to another replica for it.
 func (g *Grant) Judge(a Answer) (out Judged) {
 	p := g.pool
 	p.mu.Lock()
@@ -113,15 +112,9 @@ func (g *Grant) Judge(a Answer) (out Judged) {
 	if g.tally.stage != running || g.answered || g.reservation.slot == nil {
 		return out
 	}
-	now := p.d.clock.Now()
-	g.reservation.judged = true
-	kept := g.reservation.cached
-	if a.Result == breaker.Failed {
-		kept = 0
-		g.failed.sent++
+	if !a.Unheard {
+		g.heard(a)
 	}
-	p.entry.forgetPrompt(g, g.reservation.slot, kept)
-	p.entry.observe(g.reservation.slot, a.Result, a.RetryAfter)
 	failed := a.Result == breaker.Failed || a.Result == breaker.Busy
 	policy := g.handling.Retry
 	if policy == nil {
@@ -129,11 +122,26 @@ func (g *Grant) Judge(a Answer) (out Judged) {
 		return out
 	}
 	out.Why, out.After = retry.Decide(policy, retry.Try{Status: a.Status, Failed: failed, Tried: len(g.failed.on) + 1,
-		Begun: g.answered, Replayable: a.Retryable, Budget: g.route.allows(now)})
+		Begun: g.answered, Replayable: a.Retryable, Budget: g.route.allows(p.d.clock.Now())})
 	if out.Again = out.Why == retry.Retried; out.Why == retry.OverBudget {
 		p.counts.RetriesRefused++
 	}
 	return out
+}
+
+// heard tells the breaker of an answer that did not do the work. The prompt is not taken
+// to be in the replica's cache. The pool's mutex is held.
+func (g *Grant) heard(a Answer) {
+	p, r := g.pool, &g.reservation
+	r.endWait(true) // it is not silent while the request waits to be sent again
+	r.judged = true
+	kept := r.cached
+	if a.Result == breaker.Failed {
+		kept = 0
+		g.failed.sent++
+	}
+	p.entry.forgetPrompt(g, r.slot, kept)
+	p.entry.observe(r.slot, a.Result, a.RetryAfter)
 }
 
 // Move sends the request to another replica, after Judge. It is false where none can
@@ -198,7 +206,8 @@ func (g *Grant) Hedge() *Grant {
 		return nil
 	}
 	h := g.twin()
-	x, _ := p.entry.pick(h, append(slices.Clone(g.failed.on), slow), now)
+	h.failed.on = append(slices.Clone(g.failed.on), slow)
+	x, _ := p.entry.pick(h, h.failed.on, now)
 	if x == nil {
 		scratch.Put(h.hash)
 		return nil
@@ -221,7 +230,7 @@ func (g *Grant) sent(since time.Time) time.Time {
 // twin is a grant for the same request, without a place.
 func (g *Grant) twin() *Grant {
 	h := &Grant{pool: g.pool, named: g.named, protocol: g.protocol, model: g.model, adapter: g.adapter, session: g.session, subset: g.subset,
-		idempotent: g.idempotent, copied: true, bytes: g.bytes, tokens: g.tokens, handling: g.handling, route: g.route, until: g.until, pace: g.pace}
+		idempotent: g.idempotent, copied: true, bytes: g.bytes, tokens: g.tokens, handling: g.handling, route: g.route, until: g.until, waited: g.waited, pace: g.pace}
 	h.tally.pool, h.hedges = g.tally.pool, g.reservation.since
 	h.waiter.Priority, h.waiter.Fairness, h.waiter.Owner = g.waiter.Priority, g.waiter.Fairness, h
 	h.hash = scratch.Get().(*hashes)

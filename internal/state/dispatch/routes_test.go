@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
+	"roundhouse.dev/roundhouse/internal/decide/retry"
 )
 
 // handledAs has requests for iris handled as h says.
@@ -105,14 +107,14 @@ func TestRouteBudget(t *testing.T) {
 		d.SetPool(pool1(0, ready("a", "b", "c")...))
 		h := routing.Handling{Retry: &routing.Retry{Attempts: 2, Budget: routing.RetryBudget{Percent: 10}}, Hedge: &routing.Hedge{After: time.Second, Budget: routing.RetryBudget{Percent: 10}}}
 		handledAs(d, "r", h)
-		retry := func() bool {
+		retried := func() bool {
 			g := mustAdmit(t, d)
 			defer g.Done(Outcome{})
 			return g.Answered(Answer{Result: breaker.Busy, Retryable: true})
 		}
 		count := func(n int) (moved int) {
 			for range n {
-				if retry() {
+				if retried() {
 					moved++
 				}
 			}
@@ -162,4 +164,104 @@ func TestRouteAttempts(t *testing.T) {
 		d.SetPool(pool1(0))
 		d.SetPool(pool1(0, ready("a", "b", "c")...)) // as new
 	}
+}
+
+// TestUnheardAnswerIsNone: a replica that has not begun its answer within its route's time
+// is not taken for one that answers.
+func TestUnheardAnswerIsNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		between Answer
+		open    bool
+	}{
+		"an answer": {Answer{Status: 504}, true},
+		"unheard":   {Answer{Status: 504, Unheard: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, _ := start(t, func(c *Config) { c.Breaker = breaker.DefaultConfig() })
+				d.SetPool(pool1(0, ready("a", "b", "c")...))
+				handledAs(d, "r", routing.Handling{Retry: &routing.Retry{Attempts: 1, Codes: []int{503}, Budget: enough}})
+				on := func(id string, a *Answer) {
+					g := grantOf(t, d, Request{Model: "iris", Subset: []string{id + ":80"}})
+					if a == nil {
+						g.FirstByte()
+					} else if j := g.Judge(*a); j.Again || j.Why != retry.Answered {
+						t.Errorf("a route that does not name %d: %+v", a.Status, j)
+					}
+					g.Done(Outcome{})
+				}
+				on("b", nil)
+				on("c", nil)
+				failed := &Answer{Status: 500, Result: breaker.Failed}
+				for range breaker.DefaultConfig().Failures - 1 {
+					on("a", failed)
+				}
+				on("a", &c.between)
+				on("a", failed)
+				if got := d.Endpoints(routing.Service(iris))[0]; got.ID != "a" || got.Open != c.open {
+					t.Errorf("open: %v, want %v: %+v", got.Open, c.open, got)
+				}
+				d.Close()
+			})
+		})
+	}
+}
+
+// TestBackoffIsNoSilence: a replica whose answer is retried after a long wait has answered.
+func TestBackoffIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, func(c *Config) { c.Breaker = breaker.DefaultConfig() })
+		d.SetPool(pool1(0, ready("a", "b")...))
+		handledAs(d, "r", routing.Handling{Retry: &routing.Retry{Attempts: 1, Codes: []int{409}, Backoff: retry.MaxBackoff, Budget: enough}})
+		g := grantOf(t, d, Request{Model: "iris", Subset: []string{"a:80"}})
+		j := g.Judge(Answer{Status: 409, Retryable: true})
+		if !j.Again || j.After <= breaker.DefaultConfig().Silence {
+			t.Fatalf("%+v", j)
+		}
+		for begun := time.Now(); time.Since(begun) < j.After; time.Sleep(time.Second) {
+			other := grantOf(t, d, Request{Model: "iris", Subset: []string{"b:80"}})
+			other.FirstByte()
+			other.Done(Outcome{})
+		}
+		if got := d.Endpoints(routing.Service(iris))[0]; got.ID != "a" || got.Record.Failures() != 0 {
+			t.Errorf("the replica that answered is taken for silent: %+v", got)
+		}
+		g.Done(Outcome{})
+		d.Close()
+	})
+}
+
+// TestHedgeGoesOn: a hedge that becomes the request's has waited as long, and counts the
+// slow replica as tried.
+func TestHedgeGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(1, ready("a", "b", "c")...))
+		for attempts, why := range map[int]retry.Reason{1: retry.Exhausted, 2: retry.Retried} {
+			handledAs(d, "r", routing.Handling{Hedge: &routing.Hedge{After: time.Second, Budget: enough}, Retry: &routing.Retry{Attempts: attempts, Codes: []int{409}, Budget: enough}})
+			before := []*Grant{mustAdmit(t, d), mustAdmit(t, d), mustAdmit(t, d)}
+			last := admit(t.Context(), d)
+			synctest.Wait()
+			time.Sleep(3 * time.Second)
+			for _, g := range before {
+				g.Done(Outcome{})
+			}
+			g := (<-last).g
+			h := g.Hedge()
+			if h.Waited() != 3*time.Second {
+				t.Errorf("the hedge has waited %v", h.Waited())
+			}
+			tried := []string{g.Replica(), h.Replica()}
+			g.Done(Outcome{}) // its place is free again
+			j := h.Judge(Answer{Status: 409, Retryable: true})
+			if j.Why != why {
+				t.Errorf("%d attempts after a hedge: %s, want %s", attempts, j.Why, why)
+			}
+			if j.Again && (!h.Move() || slices.Contains(tried, h.Replica())) {
+				t.Errorf("after %v it is sent to %s", tried, h.Replica())
+			}
+			h.Done(Outcome{})
+		}
+		d.Close()
+	})
 }
