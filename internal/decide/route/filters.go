@@ -85,10 +85,11 @@ func (q *Query) escapedPath() string {
 }
 
 // Redirected is the answer of the HTTPRoute that takes a request by more than that it
-// takes all, where that is none of a replica's; nil for none.
+// takes all, where that is none of a replica's; nil for none. It is for requests whose
+// model may not be known yet: what a route answers after others' names is left to Resolve.
 func (t *Table) Redirected(q Query) error {
 	m := t.edited(&q)
-	if m == nil {
+	if m == nil || m.route.AfterNames && len(m.route.Hostnames) == 0 {
 		return nil
 	}
 	return m.answer(&q)

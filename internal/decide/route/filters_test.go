@@ -99,6 +99,40 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
+// TestRedirectAfterNames: a route without a host redirects early only if no model's name can
+// make the request another namespace's.
+func TestRedirectAfterNames(t *testing.T) {
+	tab := func(afterNames bool, hosts ...string) *Table {
+		return NewTable([]Entry{{Key: key("a/mine")}, {Key: key("b/iris")}}, "", &routing.HTTPRoute{Meta: meta("a/r", 0), AfterNames: afterNames, Hostnames: hosts,
+			Rules: []routing.HTTPRule{{Matches: []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: "/v1"}, Method: "POST"}},
+				Handling: routing.Handling{Redirect: &routing.Redirect{Status: 307, URLRewrite: routing.URLRewrite{Host: "a.test"}}}}}})
+	}
+	after := tab(true)
+	for name, c := range map[string]struct {
+		table           *Table
+		model           string
+		early, resolved bool // it is redirected before the model is known; once it is
+	}{
+		"another namespace's model":         {after, "iris", false, false},
+		"its full name":                     {after, "b/iris", false, false},
+		"the route's namespace's model":     {after, "mine", false, true},
+		"nobody's model":                    {after, "nobodys", false, true},
+		"a route that comes before names":   {tab(false), "iris", true, true},
+		"a route of the host":               {tab(false, "h.test"), "iris", true, true},
+		"a route of the host and of others": {tab(true, "h.test"), "iris", true, true},
+	} {
+		q := Query{Host: "h.test", Method: "POST", Path: "/v1/chat/completions"}
+		var to *RedirectError
+		if got := errors.As(c.table.Redirected(q), &to); got != c.early {
+			t.Errorf("%s: before it is known, a redirect is %v, want %v", name, got, c.early)
+		}
+		q.Model = c.model
+		if _, err := c.table.Resolve(q, first); errors.As(err, &to) != c.resolved || !c.resolved && err != nil {
+			t.Errorf("%s: resolved with %v, want a redirect: %v", name, err, c.resolved)
+		}
+	}
+}
+
 // FuzzPathRewrite: whatever a client asks for, what a replica is asked for is a path that
 // has the value before what was not replaced.
 func FuzzPathRewrite(f *testing.F) {

@@ -123,6 +123,9 @@ func (x *exchange) query() dispatch.Request { return x.req.query(x.gw.cfg.Sessio
 
 // serveModel admits the request and forwards it. The body has been read.
 func (x *exchange) serveModel() error {
+	if err := x.staysRewritten(); err != nil {
+		return err
+	}
 	if g := x.asksGraph(); g != nil { // by the name of the model, which is known now
 		return x.serveGraph(g)
 	}

@@ -7,7 +7,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
-	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // enterRoute is the call of a request whose HTTPRoute gives replicas another path, where
@@ -16,8 +15,7 @@ func (x *exchange) enterRoute(call surface.Call, anthropic bool) surface.Call {
 	if call.Kind != surface.Unknown && call.Kind != surface.Unlisted || !x.gw.dispatch.EditsRequests() {
 		return call
 	}
-	r := x.req.r
-	path, ok := x.gw.dispatch.Rewritten(dispatch.Request{Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery, Method: r.Method, Header: r.Header.Get})
+	path, ok := x.gw.dispatch.Rewritten(x.query())
 	if !ok {
 		return call
 	}
@@ -29,8 +27,20 @@ func (x *exchange) enterRoute(call surface.Call, anthropic bool) surface.Call {
 	if !found.Kind.Forwards() {
 		return call
 	}
-	x.req.rewritten = true
+	x.req.rewritten = path
 	return found
+}
+
+// staysRewritten returns an error unless the request's HTTPRoute still takes it, now that
+// its key and model are known: those of another namespace have no such path.
+func (x *exchange) staysRewritten() error {
+	if x.req.rewritten == "" {
+		return nil
+	}
+	if path, _ := x.gw.dispatch.Rewritten(x.query()); path != x.req.rewritten {
+		return x.req.notFound()
+	}
+	return nil
 }
 
 // redirected returns the answer of the request's HTTPRoute itself; nil for none.

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -95,6 +97,71 @@ func TestRewriteAndRedirect(t *testing.T) {
 	for path, want := range map[string]string{"/old/a?b=c": r.url + "/new/a?b=c", "/v1/models": "https://b.test/v1/models"} {
 		if a := r.send("GET", path, ""); a.code/100 != 3 || a.header.Get("Location") != want {
 			t.Errorf("%s: %d to %q, want %s", path, a.code, a.header.Get("Location"), want)
+		}
+	}
+}
+
+// TestRouteAfterNames: what a namespace's route without a host answers or rewrites is never
+// a request for another namespace's model, nor one of the gateway's own calls.
+func TestRouteAfterNames(t *testing.T) {
+	r := newRig(t, nil)
+	for _, name := range []string{"a/mine", "b/iris"} {
+		r.d.SetPool(pool(name, replicaServer(t, sees)))
+	}
+	rule := func(prefix string, h routing.Handling, to ...routing.Backend) routing.HTTPRule {
+		return routing.HTTPRule{Matches: []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: prefix}}}, Handling: h, Backends: to}
+	}
+	away := routing.Handling{Redirect: &routing.Redirect{Status: 307, URLRewrite: routing.URLRewrite{Host: "a.test"}}}
+	strip := routing.Handling{Rewrite: &routing.URLRewrite{Path: &routing.PathRewrite{Prefix: "/team", Value: "/openai"}}}
+	r.d.SetObjects([]routing.Object{&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("a/r")}, AfterNames: true, Rules: []routing.HTTPRule{
+		rule("/v1", away), rule("/v2", away), rule("/old", away),
+		rule("/team", strip, routing.Backend{Ref: routing.Service(service.ParseKey("a/mine")), Weight: 1}),
+	}}})
+	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+	}{
+		{"POST", "/v1/chat/completions", `{"model":"iris","messages":[]}`, 200},
+		{"POST", "/v1/chat/completions", `{"model":"b/iris","messages":[]}`, 200},
+		{"POST", "/v1/chat/completions", `{"model":"mine","messages":[]}`, 307},
+		{"POST", "/v1/models/iris:predict", "{}", 200},
+		{"POST", "/v1/models/mine:predict", "{}", 307},
+		{"POST", "/v2/models/b%2Firis/infer", "{}", 200},
+		{"GET", "/v2/models/iris/ready", "", 200},
+		{"GET", "/v2/models/mine/ready", "", 307},
+		{"GET", "/v1/models", "", 200},
+		{"GET", "/old/a", "", 307},
+		{"POST", "/team/v1/chat/completions", `{"model":"mine","messages":[]}`, 200},
+		{"POST", "/team/v1/chat/completions", `{"model":"iris","messages":[]}`, 404},
+		{"POST", "/team/v1/models/mine:predict", "{}", 200},
+		{"POST", "/team/v1/models/iris:predict", "{}", 404},
+	} {
+		a := r.send(c.method, c.path, c.body)
+		if a.code != c.code || (a.header.Get("Location") != "") != (c.code == 307) {
+			t.Errorf("%s %s %s: %d to %q, want %d: %s", c.method, c.path, c.body, a.code, a.header.Get("Location"), c.code, a.body)
+		}
+	}
+}
+
+// TestStepsAreNotRedirected: where a batch or a graph's step goes is settled, so that no
+// route redirects it.
+func TestStepsAreNotRedirected(t *testing.T) {
+	r := newRig(t, nil)
+	var calls, most atomic.Int32
+	p := pool("m", doubler(t, &calls, &most))
+	p.Batcher = &service.Batcher{MaxSize: 1, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	away := routing.HTTPRule{Matches: []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: "/v1/models"}}},
+		Handling: routing.Handling{Redirect: &routing.Redirect{Status: 307, URLRewrite: routing.URLRewrite{Host: "a.test"}}}}
+	r.d.SetObjects([]routing.Object{
+		&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("a/r")}, Rules: []routing.HTTPRule{away}},
+		&routing.Graph{Meta: service.Meta{Key: service.ParseKey("g")}, Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "m"}))},
+	})
+	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for host, path := range map[string]string{"m.default.localhost": "/v1/models/m:predict", atGraph: "/"} {
+		if a := r.send("POST", path, `{"instances":[1]}`, "Host", host); a.code != 200 || a.header.Get("Location") != "" {
+			t.Errorf("%s: %d to %q: %s", host, a.code, a.header.Get("Location"), a.body)
 		}
 	}
 }

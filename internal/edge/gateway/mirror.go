@@ -61,7 +61,7 @@ func (x *exchange) mirror(g *dispatch.Grant) {
 			t.metrics.Mirrored(g.Service(), mirrorSkipped)
 			continue
 		}
-		c := &copied{transport: t, dispatch: x.gw.dispatch, to: to, call: q.call, path: g.Handling(), rewritten: q.rewritten, query: q.r.URL.RawQuery, model: q.model, body: bytes.Clone(q.body.head),
+		c := &copied{transport: t, dispatch: x.gw.dispatch, to: to, call: q.call, path: g.Handling(), rewritten: q.rewritten != "", query: q.r.URL.RawQuery, model: q.model, body: bytes.Clone(q.body.head),
 			request: http1.Request{Method: q.r.Method, Fields: bytes.Clone(q.header())}}
 		if q.parsed != nil {
 			parsed := *q.parsed

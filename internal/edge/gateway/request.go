@@ -42,8 +42,9 @@ type request struct {
 	// name in the body.
 	picked, renamed bool
 	routed          bool // to was its router's choice (ServeTo), whose PeerHeaders count
-	// rewritten: call is that of the path that the request's route gives replicas.
-	rewritten bool
+	// rewritten is the escaped path that the request's route gives replicas, where call is
+	// that path's; "" otherwise.
+	rewritten string
 
 	reader   patientReader
 	fields   []byte // of the header for replicas, encoded; empty: not yet
@@ -160,7 +161,7 @@ func (q *request) target(g *dispatch.Grant) string {
 	if p := g.Pool(); p != nil {
 		prefix = p.OpenAIPrefix
 	}
-	path := pathFor(&q.call, g.Handling(), q.rewritten, prefix, g.Model())
+	path := pathFor(&q.call, g.Handling(), q.rewritten != "", prefix, g.Model())
 	if path == "" {
 		path = "/"
 	}

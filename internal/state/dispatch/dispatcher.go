@@ -266,8 +266,12 @@ func (d *Dispatcher) Broken(r Request) error {
 // EditsRequests reports whether any HTTPRoute has answers of its own, or changes URLs.
 func (d *Dispatcher) EditsRequests() bool { return d.view.Load().table().Edits() }
 
-// Redirected is the answer of an HTTPRoute itself to a request, nil for none.
+// Redirected is the answer of an HTTPRoute itself to a request whose model may not be
+// known yet, nil for none. No route has a say where it is settled where a request goes.
 func (d *Dispatcher) Redirected(r Request) error {
+	if r.To.Name != "" {
+		return nil
+	}
 	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Redirected(r.where())
 }
 
