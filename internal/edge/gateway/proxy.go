@@ -216,7 +216,7 @@ func (p *proxy) retryAnswer(in *incoming, out *relay) bool {
 	err := fmt.Errorf("%s answered %d", replica, in.status)
 	p.seen.Retried = err.Error()
 	p.seen.Failed(err)
-	p.warn("replica failed: the request is sent to another", "error", err)
+	p.warn("the request is sent to this replica, since another one failed", "error", err)
 	return true
 }
 
