@@ -90,12 +90,30 @@ func (m *Machine) Settle(w *Waiter, tokens int64) {
 	}
 	m.ledger.add(a, min(max(0, tokens), maxTokens)-w.charged)
 	w.account, w.charged = nil, 0
-	if f := a.flow; f != nil {
-		b := f.band
-		i := slices.Index(b.flows, f)
-		b.flows = slices.Delete(b.flows, i, i+1)
-		b.queueUp(f)
+	a.moved()
+}
+
+// Twin charges w, another try of a request, as first was charged, if it was. Both are
+// settled.
+func (m *Machine) Twin(first, w *Waiter) {
+	if a := first.account; a != nil {
+		w.account, w.charged = a, first.charged
+		m.ledger.add(a, w.charged)
+		a.moved()
 	}
+}
+
+// moved has the account's flow, if it has one that waits, take its place by what was
+// served.
+func (a *account) moved() {
+	f := a.flow
+	if f == nil {
+		return
+	}
+	b := f.band
+	i := slices.Index(b.flows, f)
+	b.flows = slices.Delete(b.flows, i, i+1)
+	b.queueUp(f)
 }
 
 // account is a flow's, where tokens count; nil otherwise.

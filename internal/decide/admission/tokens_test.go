@@ -99,6 +99,35 @@ func TestNobodySavesUpTurns(t *testing.T) {
 	})
 }
 
+// TestTwin: of a request that was tried twice at a time, what each try cost counts, whichever
+// of them gave the answer.
+func TestTwin(t *testing.T) {
+	for _, costs := range [][2]int64{{700, 0}, {0, 700}, {0, 0}} {
+		c := DefaultConfig()
+		c.ByTokens = true
+		m := New(c)
+		first, twin, free := &Waiter{Fairness: "a", Tokens: 50}, &Waiter{Fairness: "a"}, &Waiter{Fairness: "a"}
+		for _, w := range []*Waiter{first, {Fairness: "a", Tokens: 50}} { // the second one waits
+			m.Arrive(w, State{}, time.Unix(0, 0))
+		}
+		m.Next(func(w *Waiter) bool { return w == first }, func(*Waiter) Trial { return Done })
+		a := first.account
+		if a == nil || a.served != 50 {
+			t.Fatalf("the first try is charged to %+v", a)
+		}
+		m.Twin(free, &Waiter{}) // a request that was not charged
+		m.Twin(first, twin)
+		if a.served != 100 {
+			t.Errorf("two tries of 50 are %d", a.served)
+		}
+		m.Settle(first, costs[0])
+		m.Settle(twin, costs[1])
+		if want := costs[0] + costs[1]; a.served != want {
+			t.Errorf("tries that cost %v count %d", costs, a.served)
+		}
+	}
+}
+
 // TestDebtIsBounded: a request that cost beyond measure does not shut its caller out.
 func TestDebtIsBounded(t *testing.T) {
 	c := DefaultConfig()

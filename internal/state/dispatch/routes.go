@@ -215,6 +215,7 @@ func (g *Grant) Hedge() *Grant {
 	g.route.take(now)
 	g.failed.on = append(g.failed.on, x.endpoint) // it counts as a try, and is not asked once more
 	p.reserve(h, x, now)
+	p.queue.Twin(&g.waiter, &h.waiter)
 	p.counts.Hedges++
 	return h
 }
