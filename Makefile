@@ -343,7 +343,7 @@ SIM_FOR ?= 10m
 SIM_FROM ?= 1
 .PHONY: sim
 sim: ## run the house in virtual time, seed after seed, for SIM_FOR (10m)
-	go test ./internal/sim -count=1 -v -timeout 0 -run 'TestSeeds$$|TestRegressions$$' -for $(SIM_FOR) -from $(SIM_FROM)
+	GOGC=400 go test ./internal/sim -count=1 -v -timeout 0 -run 'TestSeeds$$|TestRegressions$$' -for $(SIM_FOR) -from $(SIM_FROM)
 
 .PHONY: sim-mutants
 sim-mutants: ## break the product in known ways and see that `make sim` would notice
