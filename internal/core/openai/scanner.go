@@ -109,7 +109,10 @@ func (s *scanner) object(visit func(key []byte, at int) bool) bool {
 }
 
 // array skips an array whose '[' is next.
-func (s *scanner) array() bool {
+func (s *scanner) array() bool { return s.elements(func() bool { return s.value() }) }
+
+// elements walks an array whose '[' is next. visit must consume exactly one value.
+func (s *scanner) elements(visit func() bool) bool {
 	if !s.open() {
 		return false
 	}
@@ -117,7 +120,7 @@ func (s *scanner) array() bool {
 		return s.closeBracket()
 	}
 	for {
-		if !s.value() {
+		if !visit() {
 			return false
 		}
 		switch s.peek() {
