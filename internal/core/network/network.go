@@ -154,3 +154,22 @@ func (g *Guard) origin(host, origin, site string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && (LocalHost(u.Host) || strings.EqualFold(u.Host, host))
 }
+
+// ServiceHost returns which Kubernetes Service the host of a URL names, as pods of a
+// namespace write it: NAME, NAME.NAMESPACE, and that with .svc or .svc.cluster.local
+// after it. A name of two parts is one of the namespace given or none: it may as well
+// be of the internet.
+func ServiceHost(host, namespace string) (name, of string, ok bool) {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	rest, qualified := strings.CutSuffix(strings.TrimSuffix(host, ".cluster.local"), ".svc")
+	name, of, two := strings.Cut(rest, ".")
+	switch {
+	case name == "" || strings.Contains(of, ".") || LocalHost(host) || number(host) || strings.Contains(host, ":"):
+		return "", "", false
+	case !two && !qualified:
+		return name, namespace, true
+	case two && of != "" && (qualified || of == namespace && rest == host):
+		return name, of, true
+	}
+	return "", "", false
+}

@@ -76,3 +76,32 @@ func TestLocalHost(t *testing.T) {
 		}
 	}
 }
+
+func TestServiceHost(t *testing.T) {
+	for host, want := range map[string]string{
+		"sink":                          "team/sink",
+		"Sink.Team":                     "team/sink",
+		"sink.team.svc":                 "team/sink",
+		"sink.other.svc.cluster.local.": "other/sink",
+		"sink.other":                    "", // may be of the internet
+		"sink.svc":                      "",
+		"sink.team.cluster.local":       "",
+		"a.sink.team.svc":               "",
+		"example.com":                   "",
+		"localhost":                     "",
+		"10.0.0.1":                      "",
+		"2130706433":                    "",
+		"::1":                           "",
+		"":                              "",
+		".team.svc":                     "",
+	} {
+		name, of, ok := ServiceHost(host, "team")
+		got := ""
+		if ok {
+			got = of + "/" + name
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", host, got, want)
+		}
+	}
+}

@@ -12,7 +12,7 @@ import (
 const maxCause = 4
 
 // errorWords are words of lines that report an error, in lower case.
-var errorWords = []string{"error", "exception", "fatal", "panic:", "out of memory", "outofmemory", "failed", "cannot ", "can't ", "no such file", "not found", "segmentation fault", "core dumped", "assertion"}
+var errorWords = []string{"error", "exception", "fatal", "panic:", "out of memory", "outofmemory", "failed", "cannot ", "can't ", "no such file", "not found", "segmentation fault", "core dumped", "assertion", "input_value="}
 
 // levels are the log levels of lines that report no error, near their
 // beginning; letters are short for them, at the beginning.
@@ -29,7 +29,7 @@ var glog = regexp.MustCompile(`^[iwef][01]\d[0-3]\d$`)
 var frames = []string{"traceback (most recent", "file \"", "^^^^", "~~~~", "]  ", "warning: "}
 
 // pointers are words of lines that refer to an error in earlier lines.
-var pointers = []string{"root cause", "see above", "the above", "error above", "error(s) above", "failed to start."}
+var pointers = []string{"root cause", "see above", "the above", "error above", "error(s) above", "failed to start.", "for further information visit"}
 
 // options are words of lines that refuse an option, before the usage text.
 var options = []string{"option", "flag", "argument"}
@@ -62,7 +62,7 @@ func telling(lines []string, otherwise int) []string {
 		}
 	}
 	for i := len(trimmed) - 1; i > 0; i-- {
-		if strings.HasPrefix(strings.ToLower(trimmed[i]), "usage") && contains(strings.ToLower(trimmed[i-1]), options) {
+		if helps(trimmed[i]) && contains(strings.ToLower(trimmed[i-1]), options) {
 			return trimmed[i-1 : i]
 		}
 	}
@@ -88,6 +88,11 @@ func telling(lines []string, otherwise int) []string {
 		}
 	}
 	return out
+}
+
+// helps reports whether a line begins a usage text, or names the flag that prints it.
+func helps(line string) bool {
+	return strings.HasPrefix(strings.ToLower(line), "usage") || strings.HasPrefix(line, "See `") && strings.HasSuffix(line, " --help`.")
 }
 
 // plain is the error of a structured log line, JSON or as log/slog writes text,
@@ -154,8 +159,8 @@ func throws(line string) bool {
 // explains reports whether a line by itself explains what went wrong.
 func explains(line string) bool {
 	low := strings.ToLower(line)
-	if contains(low, pointers) || contains(low, frames) || strings.HasPrefix(low, "raise ") || strings.HasPrefix(low, "|") {
-		return false
+	if contains(low, pointers) || contains(low, frames) || strings.HasPrefix(low, "raise ") || strings.HasPrefix(low, "|") || strings.HasPrefix(low, "[type=") {
+		return false // the last is what pydantic adds below a message of several lines
 	}
 	fields := strings.FieldsFunc(low, func(r rune) bool { return strings.ContainsRune(" \t[]:|=()", r) })
 	for i, word := range fields {

@@ -49,7 +49,11 @@ func TestCause(t *testing.T) {
 		"flag provided but not defined: -x\nUsage of tool:\n  -y error":                                                                    "flag provided but not defined: -x",
 		"W1122 14:17:38.7 99 metrics.cc:798] \"initialization error\"\nlast":                                                               "last",
 		"E1122 14:17:38.7 99 m.cc:642] \"failed to load 'm': Internal: ImportError: no\"\n| m | ImportError: no |\nerror: creating server": "E1122 14:17:38.7 99 m.cc:642] \"failed to load 'm': Internal: ImportError: no\" | error: creating server",
+		"roundhouse-server: unknown flag: --x\nSee `roundhouse-server --help`.":                                                            "roundhouse-server: unknown flag: --x",
 		"raise ValueError(\nlast":                                                                                                          "last",
+		// Pydantic's message is below its heading, and above where to read on.
+		"vllm: error: argument --c: 1 validation error for Config\n  Invalid JSON: no key at line 1 [type=json_invalid, input_value='{a:', input_type=str]\n    For further information visit https://errors.pydantic.dev/2.14/v/json_invalid":        "vllm: error: argument --c: 1 validation error for Config | Invalid JSON: no key at line 1 [type=json_invalid, input_value='{a:', input_type=str]",
+		"a.ValidationError: 1 validation error for Model\n  Value error, no folder /m\nPlease verify it.\n [type=value_error, input_value=Args(), input_type=Args]\n    For further information visit https://errors.pydantic.dev/2.14/v/value_error": "a.ValidationError: 1 validation error for Model | Value error, no folder /m",
 		// A structured line is quoted by what it says, once.
 		`time=2026-11-22T21:30:01Z level=ERROR msg="model cannot be loaded" model=m version="" error="/m/x.ubj: this is no \"U\" model"` +
 			"\nroundhouse-server: model \"m\": /m/x.ubj: this is no \"U\" model": `/m/x.ubj: this is no "U" model`,

@@ -4,6 +4,7 @@ package replica
 
 import (
 	"cmp"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,11 @@ type Replica struct {
 	// KVEvents is where its engine publishes what its prefix cache holds, where
 	// its command line says.
 	KVEvents service.KVEvents `json:"kvEvents,omitzero"`
+	// DataParallel are its engine's ranks, where its command line says.
+	DataParallel service.DataParallel `json:"dataParallel,omitzero"`
+	// Encodes: besides what its role is, it computes pictures, sounds and videos for
+	// other replicas.
+	Encodes bool `json:"encodes,omitempty"`
 	// PID is the process's id on one machine, 0 in a cluster.
 	PID      int       `json:"pid,omitempty"`
 	Created  time.Time `json:"created,omitzero"`
@@ -105,6 +111,41 @@ func (r Replica) MetricsAt(m service.Metrics) string {
 	return at + m.Path
 }
 
+// RankID is the ID of a data-parallel rank of a replica.
+func RankID(id string, rank int) string { return id + "@" + strconv.Itoa(rank) }
+
+// Ranks are the IDs of the data-parallel ranks of the replica's engine; none without.
+func (r *Replica) Ranks() (ids []string) {
+	for n := range r.DataParallel.Size {
+		ids = append(ids, RankID(r.ID, n))
+	}
+	return ids
+}
+
+// OfRank is the ID of the replica that an ID is of, itself or one of its ranks, and
+// the rank; 0 of itself.
+func OfRank(id string) (replicaID string, rank int) {
+	at := strings.LastIndexByte(id, '@')
+	if at < 0 {
+		return id, 0
+	}
+	n, err := strconv.ParseUint(id[at+1:], 10, 16)
+	if err != nil {
+		return id, 0
+	}
+	return id[:at], int(n)
+}
+
+// OffsetPort is a "host:port" with its port higher by n; "" for what is none.
+func OffsetPort(hostport string, n int) string {
+	at := strings.LastIndexByte(hostport, ':') + 1
+	port, err := strconv.ParseUint(hostport[at:], 10, 16)
+	if at == 0 || err != nil || int(port)+n > math.MaxUint16 {
+		return ""
+	}
+	return hostport[:at] + strconv.Itoa(int(port)+n)
+}
+
 // Serving reports whether new requests may be sent to the replica.
 func (r Replica) Serving() bool { return r.Phase == Ready }
 
@@ -154,6 +195,43 @@ type Load struct {
 	// Tells are the figures that the replica reports: of others the zero means
 	// nothing.
 	Tells Figures
+}
+
+// Sum is what several engines of one server say together; nil where none says
+// anything. What one alone says is not copied.
+func Sum(loads []*Load) *Load {
+	var out *Load
+	n := 0
+	for _, l := range loads {
+		switch n++; {
+		case l == nil:
+			n--
+		case n == 1:
+			out = l
+		default:
+			if n == 2 {
+				first := *out
+				out = &first
+			}
+			out.add(l, n)
+		}
+	}
+	return out
+}
+
+// add takes in the nth engine of the server.
+func (l *Load) add(other *Load, n int) {
+	if other.At.Before(l.At) {
+		l.At = other.At
+	}
+	l.Waiting += other.Waiting
+	l.Running += other.Running
+	l.Blocks += other.Blocks
+	l.KV += (other.KV - l.KV) / float64(n)
+	l.Tells = Figures{l.Tells.Queue || other.Tells.Queue, l.Tells.KV || other.Tells.KV}
+	if l.Adapters == nil {
+		l.Adapters = other.Adapters
+	}
 }
 
 // Figures are which figures of a Load a replica reports.

@@ -112,6 +112,10 @@ func appendTensor(dst []byte, t *Tensor, binary bool) ([]byte, error) {
 	dst = append(dst, `],"datatype":"`...)
 	dst = append(dst, t.Datatype.String()...)
 	dst = append(dst, '"')
+	if t.elsewhere() {
+		dst, err = appendParameters(dst, t.Parameters)
+		return append(dst, '}'), err
+	}
 	if binary {
 		dst, err = appendParameters(dst, withSize(t.Parameters, t.RawSize()))
 		return append(dst, '}'), err

@@ -303,12 +303,8 @@ func (s *scanner) tensor(role string, t *Tensor) *Error {
 	if err := seen.need("name", "shape", "datatype"); err != nil {
 		return err
 	}
-	if binary, err := s.binaryValues(role, t); err != nil {
+	if done, err := s.dataElsewhere(role, t, seen.has("data")); done || err != nil {
 		return err
-	} else if binary && !seen.has("data") {
-		return nil
-	} else if binary {
-		return Errorf(KindInvalid, "%s %q has both data and %s", role, t.Name, binarySizeParameter)
 	}
 	if err := seen.need("data"); err != nil {
 		return err
@@ -320,6 +316,19 @@ func (s *scanner) tensor(role string, t *Tensor) *Error {
 		}
 	}
 	return nil
+}
+
+// dataElsewhere reads the data of a tensor that are not among its fields; done is false
+// where they are to be.
+func (s *scanner) dataElsewhere(role string, t *Tensor, given bool) (done bool, _ *Error) {
+	binary, err := s.binaryValues(role, t)
+	switch {
+	case err != nil:
+		return false, err
+	case binary && given:
+		return false, Errorf(KindInvalid, "%s %q has both data and %s", role, t.Name, binarySizeParameter)
+	}
+	return binary || !given && role == "input" && t.Parameters.InSharedMemory(), nil
 }
 
 func (s *scanner) datatype() (Datatype, *Error) {
