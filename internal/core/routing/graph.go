@@ -1,6 +1,8 @@
 package routing
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -66,6 +68,21 @@ func (*Graph) RoutingKind() Kind { return KindGraph }
 
 // Common is the metadata.
 func (o *Graph) Common() *service.Meta { return &o.Meta }
+
+// ServicePool is the pool of what a Kubernetes Service leads to at one of its ports. No
+// object can have its name.
+func ServicePool(k service.Key, port int32) Ref {
+	k.Name += "/" + strconv.Itoa(int(port))
+	return PoolRef(k)
+}
+
+// Plain reports whether a reference is of a ServicePool: its servers may be of any kind,
+// and what they answer tells nothing of them.
+func (r Ref) Plain() bool {
+	_, port, cut := strings.Cut(r.Name, "/")
+	_, err := strconv.ParseUint(port, 10, 16)
+	return r.Pool && cut && err == nil
+}
 
 // RolePool is the pool of the replicas of one role of a service. No object can have
 // its name.

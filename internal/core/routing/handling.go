@@ -44,6 +44,8 @@ type Mirror struct {
 	// pool the name in the request.
 	Model      string `json:"model,omitempty"`
 	PerMillion uint32 `json:"perMillion"`
+	// Port is a Kubernetes Service's where the reference may mean one; 0 otherwise.
+	Port int32 `json:"port,omitempty"`
 }
 
 // Whole is the PerMillion of a Mirror that gets a copy of every request.

@@ -22,6 +22,10 @@ var (
 	HeaderEach  = []string{"X-Llm-D-Slo-Tpot-Ms", "X-Slo-Tpot-Ms"}
 )
 
+// HeaderRank names the data-parallel rank of an engine that is to serve a request,
+// by its number; vLLM and SGLang read it.
+const HeaderRank = "X-Data-Parallel-Rank"
+
 // FirstOf is the value of the first of the names that a request has; "" for none.
 func FirstOf(get func(canonicalName string) string, names []string) string {
 	for _, name := range names {

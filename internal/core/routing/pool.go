@@ -21,13 +21,18 @@ type Pool struct {
 	// address found is an endpoint.
 	Addresses []string `json:"addresses,omitempty"`
 	// Prefill are those of Addresses that compute prompts for the others, "ip:port".
-	Prefill  []string         `json:"prefill,omitempty"`
+	Prefill []string `json:"prefill,omitempty"`
+	// Encode are those that compute pictures, sounds and videos for them, "ip:port".
+	Encode   []string         `json:"encode,omitempty"`
 	Protocol service.Protocol `json:"protocol,omitempty"`
 	Metrics  Metrics          `json:"metrics,omitzero"`
 	KVEvents service.KVEvents `json:"kvEvents,omitzero"`
-	Health   HealthCheck      `json:"healthCheck,omitzero"`
-	Picker   Picker           `json:"picker,omitzero"`
-	Bounds   Bounds           `json:"bounds,omitzero"`
+	// DataParallelSize is how many ranks the engine of each server has that no service
+	// owns; 0 means what its pod's command line says.
+	DataParallelSize int         `json:"dataParallelSize,omitempty"`
+	Health           HealthCheck `json:"healthCheck,omitzero"`
+	Picker           Picker      `json:"picker,omitzero"`
+	Bounds           Bounds      `json:"bounds,omitzero"`
 	// Import: it stands for a pool of other clusters, an InferencePoolImport.
 	Import bool `json:"import,omitempty"`
 	// Extension is the endpoint picker that an InferencePool names.

@@ -15,6 +15,7 @@ const (
 	KindPool      Kind = "Pool"
 	KindRoute     Kind = "Route"
 	KindHTTPRoute Kind = "HTTPRoute"
+	KindGRPCRoute Kind = "GRPCRoute"
 	KindModel     Kind = "InferenceModel"
 	KindObjective Kind = "InferenceObjective"
 	KindRewrite   Kind = "InferenceModelRewrite"
@@ -22,7 +23,7 @@ const (
 )
 
 // Kinds lists every kind in the order they are printed.
-var Kinds = []Kind{KindPool, KindRoute, KindHTTPRoute, KindModel, KindObjective, KindRewrite, KindGraph}
+var Kinds = []Kind{KindPool, KindRoute, KindHTTPRoute, KindGRPCRoute, KindModel, KindObjective, KindRewrite, KindGraph}
 
 // Object is a *Pool, *Route, *HTTPRoute, *Model, *Objective, *Rewrite or *Graph.
 type Object interface {
@@ -197,11 +198,13 @@ type Degradation struct {
 type Status struct {
 	// Conditions has Ready first, which sums up the others for people.
 	Conditions []service.Condition `json:"conditions"`
-	// Parents are the gateways an HTTPRoute names, or those whose HTTPRoutes
+	// Parents are the gateways that a route names, or those whose routes
 	// name a pool.
 	Parents []Parent `json:"parents,omitempty"`
 	// Members are the services a pool selects, sorted.
 	Members []service.Key `json:"members,omitempty"`
+	// URL is where people reach a graph.
+	URL string `json:"url,omitempty"`
 }
 
 // Ready is the first condition, zero when there is none.
@@ -212,21 +215,26 @@ func (s Status) Ready() service.Condition {
 	return s.Conditions[0]
 }
 
-// HTTPRoute is the Gateway API's: what requests look like and where they go.
+// HTTPRoute is the Gateway API's: what requests look like and where they go. A
+// GRPCRoute is one, too, whose paths are those of calls.
 type HTTPRoute struct {
 	service.Meta `json:",inline"`
+	// GRPC: it is a GRPCRoute. It takes calls over gRPC and no other requests.
+	GRPC bool `json:"grpc,omitempty"`
 	// Hostnames are exact names or "*.suffix", lower-case; none means any.
 	Hostnames []string   `json:"hostnames,omitempty"`
 	Rules     []HTTPRule `json:"rules,omitempty"`
 	// Parents are the gateways it names, which status speaks to.
 	Parents []Parent `json:"parents,omitempty"`
+	// Scheme is "http" or "https" where requests of that alone are the route's.
+	Scheme string `json:"-"`
 	// AfterNames: where it asks for no host, requests that belong to other
 	// namespaces by the host they were sent to, which a service has or an
 	// HTTPRoute asks for, or by the model they name, are not its.
 	AfterNames bool `json:"-"`
 }
 
-// Parent is a gateway as an HTTPRoute names it.
+// Parent is a gateway as a route names it.
 type Parent struct {
 	Group       string `json:"group,omitempty"`
 	Kind        string `json:"kind,omitempty"`
@@ -261,7 +269,15 @@ type Backend struct {
 	FaultReason string `json:"faultReason,omitempty"`
 	// Handling takes the place of the rule's, which it contains; nil leaves that.
 	Handling *Handling `json:"handling,omitempty"`
+	// Port is that which the reference states; 0 for none.
+	Port int32 `json:"port,omitempty"`
+	// Plain: Ref is a ServicePool. Requests go there as they are.
+	Plain bool `json:"-"`
 }
+
+// KubernetesService reports whether a reference of a group and kind means a Service of
+// a cluster's, or a service of ours that is written so.
+func KubernetesService(group, kind string) bool { return group == "" && kind == "Service" }
 
 // MatchType is how a value is compared.
 type MatchType string
@@ -279,6 +295,16 @@ type HTTPMatch struct {
 	Headers []NamedMatch `json:"headers,omitempty"`
 	Query   []NamedMatch `json:"query,omitempty"`
 	Method  string       `json:"method,omitempty"` // "" is any
+	// Call is what a GRPCRoute asks for, as Path says, too: by it one match comes before
+	// another.
+	Call CallMatch `json:"call,omitzero"`
+}
+
+// CallMatch compares the service and the method of a call over gRPC. A part without a
+// type is met by every call.
+type CallMatch struct {
+	Service ValueMatch `json:"service,omitzero"`
+	Method  ValueMatch `json:"method,omitzero"`
 }
 
 // ValueMatch compares one value.
@@ -298,8 +324,13 @@ func (m HTTPMatch) CatchAll() bool {
 	return m.Path.Type == MatchPrefix && m.Path.Value == "/" && len(m.Headers)+len(m.Query) == 0 && m.Method == ""
 }
 
-// RoutingKind is KindHTTPRoute.
-func (*HTTPRoute) RoutingKind() Kind { return KindHTTPRoute }
+// RoutingKind is KindHTTPRoute, or KindGRPCRoute.
+func (o *HTTPRoute) RoutingKind() Kind {
+	if o.GRPC {
+		return KindGRPCRoute
+	}
+	return KindHTTPRoute
+}
 
 // Common is the metadata.
 func (o *HTTPRoute) Common() *service.Meta { return &o.Meta }
