@@ -96,6 +96,65 @@ func portOf(endpoint string) int32 {
 	return int32(n)
 }
 
+// DataParallel is how the data-parallel ranks of an engine are reached, each of which
+// has a queue and a KV memory of its own. The zero value is an engine without.
+type DataParallel struct {
+	// Size is how many ranks the engine's server has, at least 2.
+	Size int `json:"size,omitempty"`
+	// Local is how many of them run at the server's host, the first ones.
+	Local int `json:"local,omitempty"`
+	// Ports: each rank answers at a port of its own, from the server's on. Otherwise
+	// all answer at the server's, and a header names the rank.
+	Ports bool `json:"ports,omitempty"`
+}
+
+// MaxDataParallelSize is how many ranks an engine may have that are endpoints. Among
+// more it chooses itself.
+const MaxDataParallelSize = 256
+
+// DataParallelOf reads that from an engine's command line: the flags of vLLM and
+// SGLang. A word may be a shell's script. It is zero where the server answers for one
+// rank, where it chooses among the ranks of one host of several (vLLM's hybrid load
+// balancing, which numbers them otherwise in its metrics), and where it is not stated
+// in digits.
+func DataParallelOf(command []string) (out DataParallel) {
+	var words []string
+	for _, word := range command {
+		words = append(words, strings.Fields(word)...)
+	}
+	for i, word := range words {
+		flag, value, joined := strings.Cut(word, "=")
+		if !joined && i+1 < len(words) {
+			value = words[i+1]
+		}
+		n, err := strconv.Atoi(strings.Trim(value, `"'`))
+		switch flag {
+		case "--data-parallel-size", "-dp", "--dp-size", "--dp":
+			if err == nil {
+				out.Size = n
+			}
+		case "--data-parallel-size-local", "-dpl":
+			if err == nil {
+				out.Local = n
+			}
+		case "--data-parallel-multi-port-external-lb":
+			out.Ports = true
+		case "--data-parallel-external-lb", "-dpe", "--data-parallel-hybrid-lb", "-dph", "--data-parallel-rank", "-dpn", "--headless":
+			return DataParallel{}
+		}
+	}
+	if out.Local < 1 || out.Local > out.Size {
+		out.Local = out.Size
+	}
+	if out.Ports { // those of other hosts answer there
+		out.Size = out.Local
+	}
+	if out.Size < 2 || out.Size > MaxDataParallelSize {
+		return DataParallel{}
+	}
+	return out
+}
+
 // metricsAnnotations are the pairs, port and path, that people tell Prometheus
 // by: KServe's on its runtimes and services, and the usual one of pods.
 var metricsAnnotations = [...][2]string{
@@ -154,6 +213,12 @@ type Local struct {
 	// FallbackOf is set in a Fallback that was taken: the command in whose
 	// place it runs on the present host.
 	FallbackOf *Local `json:"-"`
+}
+
+// NeedsNoGPU reports whether the command computes without GPUs where a machine has
+// none, whatever it is given elsewhere: this program's own server does.
+func (l *Local) NeedsNoGPU() bool {
+	return l != nil && len(l.Command) > 1 && l.Command[0] == "roundhouse" && l.Command[1] == "serve"
 }
 
 // Standby is how an engine is put to sleep, and woken, by calls to its port.

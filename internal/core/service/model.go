@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // ModelSource is the model a service serves: written in place, or by
@@ -22,6 +26,67 @@ type ModelSource struct {
 	Storage *Storage `json:"storage,omitempty"`
 	// Adapters are served beside it, in the same replicas; at most MaxAdapters.
 	Adapters []Adapter `json:"adapters,omitempty"`
+	// Parts are the URIs that its files come from, URI among them, each with its
+	// place; nil where all files come from URI and lie at MountPath.
+	Parts Parts `json:"parts,omitempty"`
+}
+
+// MountPath is where KServe and OME put a model's files in a container.
+const MountPath = "/mnt/models"
+
+// MaxParts is how many URIs the files of one model may come from.
+const MaxParts = 16
+
+// Part is one of the URIs that a model's files come from, as in KServe's storageUris.
+type Part struct {
+	URI string `json:"uri"`
+	// Path is the folder of a container that its files lie in: absolute and clean.
+	Path string `json:"path"`
+}
+
+// Parts are all URIs of one model.
+type Parts []Part
+
+// Root is the folder of a container that all files lie in, which its server is told as
+// the model: MountPath, or where a part lies outside it the folder that they have in
+// common, which may be "/".
+func (p Parts) Root() string {
+	inside := func(root string) bool {
+		return !slices.ContainsFunc(p, func(part Part) bool { return !Within(root, part.Path) })
+	}
+	root := MountPath
+	if !inside(root) {
+		for root = p[0].Path; path.IsAbs(root) && !inside(root); {
+			root = path.Dir(root)
+		}
+	}
+	return root
+}
+
+// Below is where a part lies in Root; "." is Root itself.
+func (p Parts) Below(part Part) string {
+	rest := strings.TrimPrefix(strings.TrimPrefix(part.Path, p.Root()), "/")
+	if rest == "" {
+		return "."
+	}
+	return rest
+}
+
+// Overlap finds two parts of which one lies in the folder of the other.
+func (p Parts) Overlap() (i, j int, found bool) {
+	for i := range p {
+		for j := i + 1; j < len(p); j++ {
+			if Within(p[i].Path, p[j].Path) || Within(p[j].Path, p[i].Path) {
+				return i, j, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// Within reports whether a clean absolute path is a folder or lies in it.
+func Within(folder, at string) bool {
+	return at == folder || strings.HasPrefix(at, strings.TrimSuffix(folder, "/")+"/")
 }
 
 // Storage is KServe's storage: a key of the namespace's secret storage-config
@@ -43,9 +108,23 @@ type Model struct {
 	Disabled    bool   `json:"disabled,omitempty"`
 	DisplayName string `json:"displayName,omitempty"`
 	Attributes  `json:",inline"`
+	// Placement is which nodes of a cluster have it, or may.
+	Placement Placement `json:"placement,omitzero"`
+	// Secret is what its files are fetched with, on one machine: a secret, and of a hub's
+	// the key that has the token; nil for none.
+	Secret *SecretKey `json:"secret,omitempty"`
 	// FineTuned is set for an adapter, which serves nothing by itself.
 	FineTuned *FineTuned `json:"fineTuned,omitempty"`
 }
+
+// Placement limits the nodes of a cluster. What it states holds together.
+type Placement struct {
+	NodeSelector map[string]string    `json:"nodeSelector,omitempty"`
+	Affinity     *corev1.NodeAffinity `json:"affinity,omitempty"`
+}
+
+// IsZero reports whether any node will do.
+func (p Placement) IsZero() bool { return len(p.NodeSelector) == 0 && p.Affinity == nil }
 
 // NamedVersion is a name with an optional version, such as
 // {safetensors, 1.0.0}.
@@ -60,6 +139,8 @@ type Attributes struct {
 	Framework    NamedVersion `json:"framework,omitzero"`
 	Architecture string       `json:"architecture,omitempty"`
 	Quantization string       `json:"quantization,omitempty"`
+	// Diffusion is the pipeline of a diffusion model; nil for others.
+	Diffusion *DiffusionPipeline `json:"diffusion,omitempty"`
 	// Parameters is the parameter count; 0 means unknown.
 	Parameters int64 `json:"parameters,omitempty"`
 	// Bytes is the size of the files; 0 means unknown.
@@ -106,6 +187,10 @@ func (a Attributes) Fill(found Attributes, source string) Attributes {
 	str("architecture", &a.Architecture, found.Architecture)
 	str("quantization", &a.Quantization, found.Quantization)
 	str("environment", &a.Environment, found.Environment)
+	if a.Diffusion == nil && found.Diffusion != nil {
+		a.Diffusion = found.Diffusion
+		note("diffusion")
+	}
 	if a.Parameters == 0 && found.Parameters > 0 {
 		a.Parameters = found.Parameters
 		note("parameters")

@@ -32,6 +32,8 @@ type Runtime struct {
 	AutoSelectAny bool `json:"autoSelectAny,omitempty"`
 	// AcceleratorClasses it runs on; without one it serves no service that asks for one.
 	AcceleratorClasses []string `json:"acceleratorClasses,omitempty"`
+	// AcceleratorNeeds are what the class that it runs on must have.
+	AcceleratorNeeds AcceleratorNeeds `json:"acceleratorNeeds,omitzero"`
 	// StorageHelperDisabled: the model URI goes to the runtime verbatim.
 	StorageHelperDisabled bool `json:"storageHelperDisabled,omitempty"`
 	// Disaggregation is what its engines expect where a decoder stands beside
@@ -66,6 +68,9 @@ type SupportedFormat struct {
 	Framework    NamedVersion `json:"framework,omitzero"`
 	Architecture string       `json:"architecture,omitempty"`
 	Quantization string       `json:"quantization,omitempty"`
+	// Diffusion is what a model's pipeline must have; nil takes models with any, or
+	// none.
+	Diffusion *DiffusionPipeline `json:"diffusion,omitempty"`
 	// FormatOperator and FrameworkOperator compare the runtime's version with
 	// the model's; "" means OperatorEqual.
 	FormatOperator    Operator `json:"formatOperator,omitempty"`
@@ -73,6 +78,8 @@ type SupportedFormat struct {
 	AutoSelect        bool     `json:"autoSelect,omitempty"`
 	// Priority is nil when unset; a set one is > 0 and beats every unset one.
 	Priority *int `json:"priority,omitempty"`
+	// Accelerators are what is changed on classes of accelerators, by their names.
+	Accelerators map[string]AcceleratorConfig `json:"accelerators,omitempty"`
 }
 
 // Operator compares a runtime's version with a model's.

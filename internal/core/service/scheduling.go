@@ -15,6 +15,25 @@ type Scheduling struct {
 	PrefillTokens int64 `json:"prefillTokens,omitempty"`
 }
 
+// ConfigMapKey is one entry of a ConfigMap.
+type ConfigMapKey struct {
+	Name string `json:"name"`
+	Key  string `json:"key"`
+}
+
+// ConfigMap is a ConfigMap with configurations of endpoint pickers, by their keys, or
+// with the authorities of a store's certificate. Its other entries have no meaning here.
+type ConfigMap struct {
+	Meta        `json:",inline"`
+	Schedulings map[string]*Scheduling `json:"schedulings,omitempty"`
+	// Authorities are the certificates of its key AuthoritiesKey, in PEM.
+	Authorities string `json:"authorities,omitempty"`
+}
+
+// AuthoritiesKey is the key of KServe's ConfigMaps that has the authorities of a store's
+// certificate.
+const AuthoritiesKey = "cabundle.crt"
+
 // Saturation is from when on an endpoint has no capacity: by the requests in its own
 // queue, and the part of its KV memory in use.
 type Saturation struct {

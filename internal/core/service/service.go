@@ -37,6 +37,9 @@ const variantSeparator = "~"
 // String is "namespace/name", followed by "~variant" for a variant.
 func (k Key) String() string { return k.Namespace + "/" + k.WorkloadName() }
 
+// Short is the key as commands read it: the name alone in DefaultNamespace.
+func (k Key) Short() string { return strings.TrimPrefix(k.String(), DefaultNamespace+"/") }
+
 // WorkloadName is the name with the variant ("iris~canary"): unique among the
 // workloads of a namespace.
 func (k Key) WorkloadName() string {
@@ -153,6 +156,9 @@ type Service struct {
 	Parent string `json:"parent,omitempty"`
 	// AcceleratorClass names required accelerator classes (OME).
 	AcceleratorClass []string `json:"acceleratorClass,omitempty"`
+	// Accelerators are which class each role asks for. Those of AcceleratorClass are
+	// among them.
+	Accelerators map[Role]AcceleratorSelector `json:"accelerators,omitempty"`
 	// Disaggregation overrides the runtime's; "" leaves it.
 	Disaggregation Disaggregation `json:"disaggregation,omitempty"`
 	// CanaryPercent is how much of the traffic a changed manifest is to take
@@ -172,6 +178,8 @@ type Service struct {
 	Access Access `json:"access,omitzero"`
 	// Scheduling is how requests find a replica; nil leaves it to the gateway.
 	Scheduling *Scheduling `json:"scheduling,omitempty"`
+	// SchedulingFrom is the ConfigMap that has the Scheduling; nil where none is named.
+	SchedulingFrom *ConfigMapKey `json:"schedulingFrom,omitempty"`
 	// Bases name the Bases that its manifest is laid over, each over the one before.
 	Bases []string `json:"bases,omitempty"`
 }
@@ -209,6 +217,9 @@ func (s *Service) ServedName() string {
 // meaning before it is merged.
 type Base struct {
 	Meta `json:",inline"`
+	// SchedulingFrom is what it says of that: whoever fetches ConfigMaps needs to know
+	// of it before services are laid over it.
+	SchedulingFrom *ConfigMapKey `json:"schedulingFrom,omitempty"`
 }
 
 // KVCache is where engines keep the keys and values of prompts besides the GPU.

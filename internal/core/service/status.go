@@ -66,6 +66,8 @@ type RuntimeChoice struct {
 	Namespace string `json:"namespace,omitempty"`
 	Scope     Scope  `json:"scope,omitempty"`
 	Why       string `json:"why,omitempty"`
+	// Accelerators are the classes that its roles run on.
+	Accelerators RoleClasses `json:"accelerators,omitzero"`
 }
 
 // ModelState is KServe's word for where a model is in its life.
@@ -78,6 +80,11 @@ const (
 	WakesAtRequest = "starts at the first request"
 	BeforeServes   = "; the previous revision keeps serving"
 )
+
+// StoppedByOwner is what Ready has of a service that is switched off.
+func StoppedByOwner(k Key) string {
+	return "stopped by its owner; `roundhouse start " + k.Stable().Short() + "` starts it"
+}
 
 // KServe's model states.
 const (
