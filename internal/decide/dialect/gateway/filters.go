@@ -10,7 +10,8 @@ import (
 )
 
 // httpFilter is one step in the handling of a rule's requests. Of the types that are
-// not applied the fields are kept as they are.
+// not applied the fields are kept as they are. grpc marks that of a GRPCRoute, which has
+// fewer types.
 type httpFilter struct {
 	Type                   string         `json:"type"`
 	RequestMirror          *httpMirror    `json:"requestMirror"`
@@ -21,6 +22,8 @@ type httpFilter struct {
 	CORS                   map[string]any `json:"cors"`
 	ExternalAuth           map[string]any `json:"externalAuth"`
 	ExtensionRef           map[string]any `json:"extensionRef"`
+
+	grpc bool
 }
 
 type headerFilter struct {
@@ -96,7 +99,11 @@ func (f *filters) read(path string, in []httpFilter) {
 }
 
 func (f *filters) one(at string, in *httpFilter) {
-	if f.absent(at, in) {
+	switch {
+	case in.grpc && (in.Type == filterRewrite || in.Type == filterRedirect):
+		f.unsupported(at, in)
+		return
+	case f.absent(at, in):
 		return
 	}
 	switch in.Type {

@@ -101,6 +101,9 @@ func readMirror(r *manifest.Reader, path, namespace string, in *httpMirror) rout
 		r.Errorf(path+".backendRef.namespace", "copies of requests stay in the route's namespace, %s", namespace)
 	}
 	out := routing.Mirror{Ref: b.Ref, PerMillion: routing.Whole}
+	if routing.KubernetesService(b.Group, b.Kind) {
+		out.Port = b.Port
+	}
 	switch f := in.Fraction; {
 	case f != nil && in.Percent != nil:
 		r.Errorf(path+".fraction", "and percent both say how many requests are copied: remove one")

@@ -28,8 +28,16 @@ var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIO
 func readHTTPRoute(r *manifest.Reader, m *httpRoute, o *manifest.Object) {
 	out := &routing.HTTPRoute{}
 	r.Routing(m.Metadata, o, out)
-	manifest.CheckAtMost(r.Report, "spec.parentRefs", len(m.Spec.ParentRefs), maxParents)
-	for i, p := range m.Spec.ParentRefs {
+	readRouteSpec(r, out, m.Spec.ParentRefs, m.Spec.Hostnames, len(m.Spec.Rules))
+	for i := range m.Spec.Rules {
+		out.Rules = append(out.Rules, readHTTPRule(r, strict.Index("spec.rules", i), out.Namespace, &m.Spec.Rules[i]))
+	}
+}
+
+// readRouteSpec reads what routes of both kinds have.
+func readRouteSpec(r *manifest.Reader, out *routing.HTTPRoute, parents []httpParentRef, hostnames []string, rules int) {
+	manifest.CheckAtMost(r.Report, "spec.parentRefs", len(parents), maxParents)
+	for i, p := range parents {
 		at := strict.Index("spec.parentRefs", i)
 		manifest.CheckName(r.Report, at+".name", p.Name, true)
 		parent := routing.Parent{Group: p.Group, Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, SectionName: p.SectionName}
@@ -39,18 +47,15 @@ func readHTTPRoute(r *manifest.Reader, m *httpRoute, o *manifest.Object) {
 		}
 		out.Parents = append(out.Parents, parent)
 	}
-	manifest.CheckAtMost(r.Report, "spec.hostnames", len(m.Spec.Hostnames), maxHostnames)
-	for i, h := range m.Spec.Hostnames {
+	manifest.CheckAtMost(r.Report, "spec.hostnames", len(hostnames), maxHostnames)
+	for i, h := range hostnames {
 		checkHostname(r, strict.Index("spec.hostnames", i), h)
 		out.Hostnames = append(out.Hostnames, strings.ToLower(h))
 	}
-	if len(m.Spec.Rules) == 0 {
+	if rules == 0 {
 		r.Errorf("spec.rules", "is missing: write where requests go, as backendRefs")
 	}
-	manifest.CheckAtMost(r.Report, "spec.rules", len(m.Spec.Rules), maxRules)
-	for i := range m.Spec.Rules {
-		out.Rules = append(out.Rules, readHTTPRule(r, strict.Index("spec.rules", i), out.Namespace, &m.Spec.Rules[i]))
-	}
+	manifest.CheckAtMost(r.Report, "spec.rules", rules, maxRules)
 }
 
 func checkHostname(r *manifest.Reader, path, h string) {
@@ -58,7 +63,7 @@ func checkHostname(r *manifest.Reader, path, h string) {
 	case !manifest.Hostname.MatchString(strings.ToLower(h)) || len(h) > 253:
 		r.Errorf(path, "%q is not a host: write a name, or *. and the names it may end with, without a port", manifest.Clip(h))
 	case strings.Trim(h, "0123456789.") == "":
-		r.Errorf(path, "%q is an address: an HTTPRoute goes by names", manifest.Clip(h))
+		r.Errorf(path, "%q is an address: a route goes by names", manifest.Clip(h))
 	}
 }
 
@@ -71,15 +76,21 @@ func readHTTPRule(r *manifest.Reader, path, namespace string, in *httpRule) rout
 	if len(out.Matches) == 0 {
 		out.Matches = []routing.HTTPMatch{readHTTPMatch(r, path+".matches", httpMatch{})}
 	}
+	readRule(r, path, namespace, in, &out)
+	return out
+}
+
+// readRule reads what the rules of both kinds have: what becomes of their requests.
+func readRule(r *manifest.Reader, path, namespace string, in *httpRule, out *routing.HTTPRule) {
 	if len(in.BackendRefs) == 0 && len(in.Filters) == 0 {
-		r.Errorf(path+".backendRefs", "is missing: name the InferencePool or service that answers")
+		// In a cluster its requests get an error, as the Gateway API has it.
+		r.Problem(path+".backendRefs", "is missing: name the InferencePool or service that answers").Platform = manifest.Process
 	}
 	manifest.CheckAtMost(r.Report, path+".backendRefs", len(in.BackendRefs), manifest.MaxBackends)
 	for i, b := range in.BackendRefs {
 		out.Backends = append(out.Backends, readBackend(r, strict.Index(path+".backendRefs", i), namespace, b))
 	}
-	readHandling(r, path, namespace, in, &out)
-	return out
+	readHandling(r, path, namespace, in, out)
 }
 
 func readHTTPMatch(r *manifest.Reader, path string, in httpMatch) routing.HTTPMatch {
@@ -209,7 +220,9 @@ func readBackend(r *manifest.Reader, path, namespace string, in httpRef) routing
 		out.Fault = backendKind(in.Group, kind) + ": requests go to an InferencePool, a Pool, a Service, a ModelService or an InferenceService, with its group; this is none"
 		r.Problem(path+".kind", out.Fault).Platform = manifest.Process
 	}
-	out.Pool, out.Kind = pool, kind
+	if out.Pool, out.Kind = pool, kind; in.Port != nil {
+		out.Port = *in.Port
+	}
 	return out
 }
 

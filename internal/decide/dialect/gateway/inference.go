@@ -144,12 +144,8 @@ func readExtension(r *manifest.Reader, path, name, mode string) {
 	}
 }
 
-const (
-	// maxImported is how many addresses an InferencePoolImport may have.
-	maxImported = 16
-	// importOnCluster is said of it on a cluster.
-	importOnCluster = "has no effect on a cluster yet: a reference to it leads to the InferencePool of the same name, if there is one"
-)
+// maxImported is how many addresses an InferencePoolImport may have.
+const maxImported = 16
 
 // readInferencePoolImport reads a pool of other clusters. The kind says which clusters
 // have it, and nothing of how to reach them, so that an annotation has to.
@@ -238,11 +234,12 @@ var Schemas = []manifest.Schema{
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceModel", readInferenceModel),
 	manifest.SchemaOf(InferenceV1alpha2, "InferencePool", readInferencePoolV1alpha2),
 	manifest.SchemaOf(InferenceV1, "InferencePool", readInferencePoolV1),
-	manifest.OneMachineSchema(InferenceV1alpha1, "InferencePoolImport", importOnCluster, readInferencePoolImport),
+	manifest.SchemaOf(InferenceV1alpha1, "InferencePoolImport", readInferencePoolImport),
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceObjective", readInferenceObjective),
 	manifest.SchemaOf(InferenceV1alpha2, "InferenceModelRewrite", readInferenceModelRewrite),
 	manifest.SchemaOf(LLMDV1alpha2, "InferenceObjective", readInferenceObjective),
 	manifest.SchemaOf(LLMDV1alpha2, "InferenceModelRewrite", readInferenceModelRewrite),
 	manifest.SchemaOf(V1, "HTTPRoute", readHTTPRoute),
 	manifest.SchemaOf(V1beta1, "HTTPRoute", readHTTPRoute),
+	manifest.SchemaOf(V1, "GRPCRoute", readGRPCRoute),
 }

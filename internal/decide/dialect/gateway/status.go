@@ -24,7 +24,7 @@ func Status(o routing.Object, st routing.Status) map[string]any {
 	}
 	version := o.Common().Origin.APIVersion
 	switch {
-	case o.RoutingKind() == routing.KindHTTPRoute:
+	case o.RoutingKind() == routing.KindHTTPRoute, o.RoutingKind() == routing.KindGRPCRoute:
 		return map[string]any{"parents": parents(st.Parents, gateway, true)}
 	case version == InferenceV1:
 		return map[string]any{"parents": parents(st.Parents, gateway, false)}
@@ -37,7 +37,11 @@ func Status(o routing.Object, st routing.Status) map[string]any {
 			at = []routing.Parent{{Kind: "Status", Name: "default"}}
 		}
 		return map[string]any{"parent": parents(at, gateway, false)}
-	case o.RoutingKind() == routing.KindPool, o.RoutingKind() == routing.KindRoute, o.RoutingKind() == routing.KindGraph:
+	case o.RoutingKind() == routing.KindGraph:
+		f := manifest.Fields{"conditions": manifest.Conditions(ready, nil)}
+		f.Str("url", st.URL)
+		return f
+	case o.RoutingKind() == routing.KindPool, o.RoutingKind() == routing.KindRoute:
 		return map[string]any{"conditions": manifest.Conditions(ready, nil)}
 	}
 	return map[string]any{"conditions": manifest.Conditions(gateway, nil)}
@@ -79,6 +83,7 @@ func ReadStatus(o routing.Object, status any) routing.Status {
 	}
 	in := manifest.Decoded[struct {
 		Conditions []manifest.Condition `json:"conditions"`
+		URL        string               `json:"url"`
 		Parents    []parent             `json:"parents"`
 		Parent     []parent             `json:"parent"`
 		// Controllers are an InferencePoolImport's.
@@ -88,7 +93,7 @@ func ReadStatus(o routing.Object, status any) routing.Status {
 			Conditions []manifest.Condition `json:"conditions"`
 		} `json:"controllers"`
 	}](status)
-	var out routing.Status
+	out := routing.Status{URL: in.URL}
 	list, parents := in.Conditions, append(in.Parents, in.Parent...)
 	for _, c := range in.Controllers {
 		if c.Name == Controller {

@@ -177,13 +177,66 @@ type httpRef struct {
 	Filters   []httpFilter `json:"filters"`
 }
 
+// The Gateway API's GRPCRoute, where it differs from an HTTPRoute.
+
+type grpcRoute struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Spec            grpcRouteSpec     `json:"spec"`
+}
+
+type grpcRouteSpec struct {
+	ParentRefs []httpParentRef `json:"parentRefs"`
+	Hostnames  []string        `json:"hostnames"`
+	Rules      []grpcRule      `json:"rules"`
+}
+
+type grpcRule struct {
+	Name        string       `json:"name"`
+	Matches     []grpcMatch  `json:"matches"`
+	Filters     []grpcFilter `json:"filters"`
+	BackendRefs []grpcRef    `json:"backendRefs"`
+	// SessionPersistence keeps a session on one endpoint.
+	SessionPersistence any `json:"sessionPersistence"`
+}
+
+type grpcMatch struct {
+	Method  *grpcMethod `json:"method"`
+	Headers []httpValue `json:"headers"`
+}
+
+type grpcMethod struct {
+	Type    string `json:"type"`
+	Service string `json:"service"`
+	Method  string `json:"method"`
+}
+
+type grpcFilter struct {
+	Type                   string         `json:"type"`
+	RequestMirror          *httpMirror    `json:"requestMirror"`
+	RequestHeaderModifier  *headerFilter  `json:"requestHeaderModifier"`
+	ResponseHeaderModifier *headerFilter  `json:"responseHeaderModifier"`
+	ExtensionRef           map[string]any `json:"extensionRef"`
+}
+
+type grpcRef struct {
+	Group     string       `json:"group"`
+	Kind      string       `json:"kind"`
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	Port      *int32       `json:"port"`
+	Weight    *int32       `json:"weight"`
+	Filters   []grpcFilter `json:"filters"`
+}
+
 const pickedHere = "has no effect on one machine: endpoints are picked here"
+
+var noSessions = manifest.Never("has no effect yet: requests with a common prefix stay together by themselves")
 
 // Notes are those of this dialect's types.
 var Notes = manifest.Notes{
 	reflect.TypeFor[poolSpecV1alpha2](): {"extensionRef": manifest.OnProcess(pickedHere)},
 	reflect.TypeFor[poolSpecV1]():       {"endpointPickerRef": manifest.OnProcess(pickedHere)},
-	reflect.TypeFor[httpRule](): {
-		"sessionPersistence": manifest.Never("has no effect yet: requests with a common prefix stay together by themselves"),
-	},
+	reflect.TypeFor[httpRule]():         {"sessionPersistence": noSessions},
+	reflect.TypeFor[grpcRule]():         {"sessionPersistence": noSessions},
 }
