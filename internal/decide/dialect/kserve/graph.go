@@ -81,7 +81,7 @@ func readGraph(r *manifest.Reader, m *inferenceGraph, o *manifest.Object) {
 	out.Propagate = readPropagate(r, m.Metadata.Annotations)
 	manifest.CheckAtMost(r.Report, "spec.nodes", len(m.Spec.Nodes), graph.MaxNodes)
 	for _, name := range slices.Sorted(maps.Keys(m.Spec.Nodes)) {
-		out.Nodes[name] = readNode(r, strict.Key("spec.nodes", name), m.Spec.Nodes, m.Spec.Nodes[name])
+		out.Nodes[name] = readNode(r, strict.Key("spec.nodes", name), out.Namespace, m.Spec.Nodes, m.Spec.Nodes[name])
 	}
 	if _, ok := out.Nodes[routing.GraphRoot]; !ok {
 		r.Errorf("spec.nodes", "has no node %q: requests begin there", routing.GraphRoot)
@@ -102,7 +102,7 @@ func seconds(r *manifest.Reader, path string, n *int) time.Duration {
 	return time.Duration(min(*n, 1<<31)) * time.Second
 }
 
-func readNode(r *manifest.Reader, at string, nodes map[string]graphNode, in graphNode) routing.GraphNode {
+func readNode(r *manifest.Reader, at, namespace string, nodes map[string]graphNode, in graphNode) routing.GraphNode {
 	out := routing.GraphNode{Kind: routing.NodeKind(in.RouterType)}
 	if !slices.Contains(routing.NodeKinds, out.Kind) {
 		r.Errorf(at+".routerType", "unknown type %q: write one of %s", manifest.Clip(in.RouterType), manifest.Joined(routing.NodeKinds))
@@ -114,7 +114,7 @@ func readNode(r *manifest.Reader, at string, nodes map[string]graphNode, in grap
 	sum, names := 0, map[string]bool{}
 	for i, s := range in.Steps {
 		path := strict.Index(at+".steps", i)
-		step := readStep(r, path, nodes, s)
+		step := readStep(r, path, namespace, nodes, s)
 		if s.Name != "" && names[s.Name] {
 			r.Errorf(path+".name", "%q is the name of a step before it", manifest.Clip(s.Name))
 		}
@@ -134,7 +134,7 @@ func readNode(r *manifest.Reader, at string, nodes map[string]graphNode, in grap
 	return out
 }
 
-func readStep(r *manifest.Reader, path string, nodes map[string]graphNode, in graphStep) routing.GraphStep {
+func readStep(r *manifest.Reader, path, namespace string, nodes map[string]graphNode, in graphStep) routing.GraphStep {
 	out := routing.GraphStep{Name: in.Name, Node: in.NodeName, Service: in.ServiceName, URL: in.ServiceURL,
 		Response: in.Data == dataResponse, MapPredictions: in.MapPredictionsToInstances, Condition: in.Condition}
 	stated := slices.DeleteFunc([]string{in.NodeName, in.ServiceName, in.ServiceURL}, func(s string) bool { return s == "" })
@@ -149,6 +149,7 @@ func readStep(r *manifest.Reader, path string, nodes map[string]graphNode, in gr
 		if !isURL(in.ServiceURL) {
 			r.Warnf(path+".serviceUrl", "%q is not the URL of a server, so that the step fails: write http://HOST/PATH or https://HOST/PATH", manifest.Clip(in.ServiceURL))
 		}
+		warnUnreached(r, path+".serviceUrl", in.ServiceURL, namespace)
 	default:
 		if _, ok := nodes[in.NodeName]; !ok {
 			r.Errorf(path+".nodeName", "there is no node %q", manifest.Clip(in.NodeName))

@@ -66,7 +66,7 @@ func readComponents(r *manifest.Reader, s *service.Service, at string, in *compo
 	if t := in.Transformer; t != nil {
 		path := at + ".transformer"
 		t.Containers = t.Custom.over(t.Containers)
-		c := readComponent(r, path, t.PodSpec, &t.extension)
+		c := readComponent(r, s.Namespace, path, t.PodSpec, &t.extension)
 		manifest.CheckOneCanary(r.Report, path, t.CanaryTrafficPercent, s)
 		if len(t.Containers) == 0 {
 			r.Errorf(path+".containers", "is missing: say what transforms")
@@ -86,7 +86,7 @@ func readPredictor(r *manifest.Reader, s *service.Service, at string, p *predict
 	if p.Parallelism != nil && p.ContainerConcurrency == nil {
 		p.ContainerConcurrency = p.Parallelism
 	}
-	s.Components.Engine = readComponent(r, at, p.PodSpec, &p.extension)
+	s.Components.Engine = readComponent(r, s.Namespace, at, p.PodSpec, &p.extension)
 	s.CanaryPercent = manifest.CheckCanary(r.Report, at, p.CanaryTrafficPercent)
 	manifest.ReadAnnotations(r.Report, at+".annotations", manifest.KServePrefix, s.Components.Engine, s.Annotations)
 	readModel(r, at, p, s)
@@ -120,14 +120,14 @@ func readMode(r *manifest.Reader, s *service.Service) {
 }
 
 // readComponent reads what all components have in common.
-func readComponent(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension) *service.Component {
+func readComponent(r *manifest.Reader, namespace, path string, pod corev1.PodSpec, e *extension) *service.Component {
 	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
 	checkAnnotations(r, path+".annotations", e.Annotations)
 	c := &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
 			Timeout: e.Timeout, TimeoutField: "timeout"}),
-		Logger: readLogger(r, path+".logger", e.Logger), Batcher: readBatcher(r, path+".batcher", e.Batcher)}
+		Logger: readLogger(r, path+".logger", e.Logger, namespace), Batcher: readBatcher(r, path+".batcher", e.Batcher)}
 	readAutoScaling(r.Report, path+".autoScaling", e.AutoScaling, &c.Scaling)
 	return c
 }
@@ -280,6 +280,12 @@ func readCustom(r *manifest.Reader, path string, p *predictor, s *service.Servic
 			manifest.CheckURI(r.Report, strict.Index(at+".env", env)+".value", uri, false)
 		}
 	}
+	if len(p.StorageURIs) > 0 {
+		if s.Model == nil {
+			s.Model = &service.ModelSource{}
+		}
+		readURIs(r, path+".storageUris", p.StorageURIs, s)
+	}
 	if i, v := manifest.Variable(engine.Pod.Containers[speaker], "PROTOCOL"); v != "" {
 		at := strict.Index(path+".containers", speaker)
 		s.Protocol = manifest.ReadProtocol(r.Report, strict.Index(at+".env", i)+".value", v)
@@ -335,8 +341,8 @@ var Schemas = []manifest.Schema{
 	manifest.OneMachineSchema("serving.kserve.io/v1alpha2", "InferenceService", former, readFormerService),
 	manifest.OneMachineSchema("serving.kubeflow.org/v1beta1", "InferenceService", former, readService),
 	manifest.OneMachineSchema("serving.kubeflow.org/v1alpha2", "InferenceService", former, readFormerService),
-	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", "InferenceGraph", "is served on one machine alone: on a cluster KServe's own router serves it", readGraph),
-	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", "TrainedModel", "is served on one machine alone: on a cluster KServe's own controller serves it", readTrainedModel),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", "InferenceGraph", readGraph),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindTrainedModel, readTrainedModel),
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", "ServingRuntime", func(r *manifest.Reader, m *servingRuntime, o *manifest.Object) {
 		r.Runtime(m.Metadata, service.ScopeNamespace, o)
 		readRuntime(r, &m.Spec, o.Runtime)

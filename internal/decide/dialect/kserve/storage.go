@@ -2,15 +2,15 @@ package kserve
 
 import (
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
-
-// mountPath is where KServe puts a model's files.
-const mountPath = "/mnt/models"
 
 // readSource is where a predictor's model is. KServe's storage names a secret
 // that holds the rest of the address unless its parameters do.
@@ -29,12 +29,7 @@ func readSource(r *manifest.Reader, path string, m *model) *service.ModelSource 
 		src.Storage = nil
 		manifest.CheckURI(r.Report, path+".storage.parameters.type", src.URI, false)
 	case kind == "" || bucket == "":
-		src.URI = "storage://" + at
-		r.OneMachine(path+".storage", false, fmt.Sprintf("leaves the address to the secret %q, which is not read on one machine: write storageUri, or parameters type and bucket", manifest.Clip(st.Key)))
-		return src
-	}
-	if st.Key != "" {
-		r.OneMachine(path+".storage.key", true, "has no effect on one machine: give credentials to this program's own environment")
+		src.URI = credentials.StorageScheme + at
 	}
 	return src
 }
@@ -50,24 +45,65 @@ func fetched(uri string) string {
 	return uri
 }
 
-// readURIs reads a predictor's list of URIs. The first is its model; a replica has
-// the files of one.
+// readURIs reads a predictor's list of URIs. The first is the model that a runtime is
+// chosen for; the files of each lie at its mountPath.
 func readURIs(r *manifest.Reader, path string, in []storageURI, s *service.Service) {
+	if len(in) > 0 && s.Model.URI != "" {
+		r.Errorf(path, "and the model's storageUri or storage both say where the model is: remove one")
+		return
+	}
+	if len(in) > service.MaxParts {
+		r.Errorf(path, "%d URIs are more than one model may have (%d)", len(in), service.MaxParts)
+		return
+	}
+	var parts service.Parts
 	for i, u := range in {
 		at := strict.Index(path, i)
-		switch {
-		case u.URI == "":
+		part := service.Part{URI: fetched(u.URI), Path: service.MountPath}
+		if u.URI == "" {
 			r.Errorf(at+".uri", "is missing: write where the files are")
-		case s.Model.URI != "" && i == 0:
-			r.Errorf(at+".uri", "and storageUri both say where the model is: remove one")
-		case i > 0:
-			r.Refuse(at+".uri", "is not fetched: a replica has the files of the first URI; put them into one place")
-		default:
-			s.Model.URI = fetched(u.URI)
-			manifest.CheckURI(r.Report, at+".uri", s.Model.URI, s.Runtime != nil)
+		} else {
+			manifest.CheckURI(r.Report, at+".uri", part.URI, s.Runtime != nil)
 		}
-		if u.MountPath != "" && u.MountPath != mountPath {
-			r.Warnf(at+".mountPath", "has no effect: the files are at %s", mountPath)
+		if u.MountPath != "" {
+			part.Path = readMountPath(r, at+".mountPath", u.MountPath)
 		}
+		parts = append(parts, part)
 	}
+	if len(parts) == 0 {
+		return
+	}
+	s.Model.URI = parts[0].URI
+	if len(parts) == 1 && parts[0].Path == service.MountPath {
+		return
+	}
+	if parts.Root() == "/" {
+		r.Errorf(path, "the mountPaths have no folder in common but /: write them below one, as %s/NAME", service.MountPath)
+		return
+	}
+	if i, j, ok := parts.Overlap(); ok {
+		p := r.Problem(strict.Index(path, j), fmt.Sprintf("its files would lie in one folder of a pod with those of %s: give each a mountPath of its own, as %s/NAME", strict.Index(path, i), service.MountPath))
+		p.Readable, p.Platform = true, manifest.Kubernetes
+	}
+	s.Model.Parts = parts
 }
+
+// readMountPath reads where files are to lie in a container.
+func readMountPath(r *manifest.Reader, at, stated string) string {
+	clean := path.Clean(stated)
+	switch {
+	case !path.IsAbs(stated) || clean == "/" || slices.Contains(strings.Split(stated, "/"), ".."), strings.ContainsAny(stated, ":\x00"):
+		r.Errorf(at, "%q is no folder of a container: write an absolute path without .. and colons, as %s/NAME", manifest.Clip(stated), service.MountPath)
+	case len(stated) > maxMountPath:
+		r.Errorf(at, "is longer than %d characters", maxMountPath)
+	case service.Within(service.MountPath, clean):
+		return clean
+	default:
+		r.OneMachine(at, true, "is a path of containers: a process has the files below {{.ModelPath}}, which also stands for this path in its arguments and variables")
+		return clean
+	}
+	return service.MountPath
+}
+
+// maxMountPath bounds a mountPath.
+const maxMountPath = 512

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
@@ -19,7 +20,7 @@ import (
 const maxMetadata = 64
 
 // readLogger reads where copies of a component's requests and answers go.
-func readLogger(r *manifest.Reader, path string, in *logger) *service.Logger {
+func readLogger(r *manifest.Reader, path string, in *logger, namespace string) *service.Logger {
 	if in == nil {
 		return nil
 	}
@@ -40,9 +41,35 @@ func readLogger(r *manifest.Reader, path string, in *logger) *service.Logger {
 		}
 		out.Headers = append(out.Headers, canonical(name))
 	}
-	p := r.Problem(path, "has no effect on a cluster: gateways there send nothing to addresses that manifests name")
-	p.Warning, p.Platform = true, manifest.Kubernetes
+	warnUnreached(r, path+".url", in.URL, namespace)
 	return out
+}
+
+// warnUnreached warns of a server that gateways of a cluster send nothing to.
+func warnUnreached(r *manifest.Reader, path, text, namespace string) {
+	if why := unreached(text, namespace); why != "" {
+		p := r.Problem(path, why)
+		p.Warning, p.Platform = true, manifest.Kubernetes
+	}
+}
+
+// unreached is why gateways of a cluster send nothing to a server; "" where they may.
+func unreached(text, namespace string) string {
+	const unless = ", unless they are started with --allow-internal-addresses"
+	u, err := url.Parse(text)
+	if err != nil || !isURL(text) {
+		return "" // which is said already
+	}
+	_, of, ok := network.ServiceHost(u.Hostname(), namespace)
+	switch {
+	case ok && of != namespace:
+		return "is of namespace " + manifest.Clip(of) + ": gateways of a cluster send to Services of the service's own namespace" + unless
+	case ok && u.Scheme != "http":
+		return "names a Service of the cluster: gateways send to it by http:// alone" + unless
+	case !ok && network.InternalHost(u.Hostname()):
+		return "is an internal address, where gateways of a cluster send nothing" + unless
+	}
+	return ""
 }
 
 // canonical is a header field's name as HTTP's servers have it: "X-Tenant".
@@ -119,7 +146,7 @@ func readExplainer(r *manifest.Reader, s *service.Service, path string, e *expla
 	if stated > 1 {
 		r.Errorf(path, "has %d explainers: keep one", stated)
 	}
-	c := readComponent(r, path, e.PodSpec, &e.extension)
+	c := readComponent(r, s.Namespace, path, e.PodSpec, &e.extension)
 	manifest.CheckOneCanary(r.Report, path, e.CanaryTrafficPercent, s)
 	if len(e.Containers) == 0 {
 		r.Errorf(path+".containers", "is missing: say what explains")

@@ -9,6 +9,10 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
 
+// KindTrainedModel is a service whose status has other fields than an
+// InferenceService's.
+const KindTrainedModel = "TrainedModel"
+
 // trainedModel is v1alpha1's.
 type trainedModel struct {
 	metav1.TypeMeta `json:",inline"`
@@ -53,4 +57,15 @@ func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 		manifest.CheckContainer(r.Report, "spec.model.memory", s.Components.Engine.Pod.Containers[0])
 	}
 	r.Warnf("spec.inferenceService", "has the model answer at that service's host; the model is served by replicas of its own, which sleep while nothing asks for it")
+}
+
+// TrainedStatus is a service's status in the fields of a TrainedModel.
+func TrainedStatus(st service.Status) map[string]any {
+	whole, out := Status(st), map[string]any{}
+	for _, field := range []string{"observedGeneration", "conditions", "url", "address"} {
+		if v, ok := whole[field]; ok {
+			out[field] = v
+		}
+	}
+	return out
 }
