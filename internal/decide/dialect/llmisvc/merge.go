@@ -3,6 +3,7 @@ package llmisvc
 import (
 	"fmt"
 	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -18,6 +19,15 @@ func Namespaces(own string) []string {
 		return []string{own}
 	}
 	return []string{own, systemNamespace}
+}
+
+// SchedulerNamespaces are where a ConfigMap is looked for that a service of a namespace
+// names for its scheduler: KServe's own ones have a name that says so.
+func SchedulerNamespaces(own, name string) []string {
+	if strings.HasPrefix(name, "config-scheduler-") {
+		return Namespaces(own)
+	}
+	return []string{own}
 }
 
 // Merge lays specs over one another, the first at the bottom, as KServe merges a

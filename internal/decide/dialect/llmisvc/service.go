@@ -54,6 +54,7 @@ func readConfig(r *manifest.Reader, m *object, o *manifest.Object) {
 	if r.Has("spec.baseRefs") {
 		r.Errorf("spec.baseRefs", "a Config is laid over no other: name each in the service")
 	}
+	o.Base.SchedulingFrom = readConfigRef(r, m.Spec.Router)
 	checkCriticality(r, "spec.model.criticality", m.Spec.Model.Criticality)
 	uri := m.Spec.Model.URI
 	if at, local := service.LocalPath(uri); local && uri != "" && !path.IsAbs(at) {
@@ -170,6 +171,7 @@ func readRouter(r *manifest.Reader, in *router, s *service.Service) {
 	if c := in.Scheduler; c != nil && c.Config != nil && c.Config.Inline != nil {
 		s.Scheduling = pickerconfig.ReadInline(r.Report, "spec.router.scheduler.config.inline", c.Config.Inline)
 	}
+	s.SchedulingFrom = readConfigRef(r, in)
 	if in.Route == nil {
 		return
 	}
@@ -189,6 +191,24 @@ func readRouter(r *manifest.Reader, in *router, s *service.Service) {
 			s.Access.Weight = uint32(*w)
 		}
 	}
+}
+
+// schedulerKey is the key of a ConfigMap that a reference without one means.
+const schedulerKey = "epp"
+
+// readConfigRef reads which ConfigMap has the scheduler's configuration; nil for none.
+func readConfigRef(r *manifest.Reader, in *router) *service.ConfigMapKey {
+	const path = "spec.router.scheduler.config.ref"
+	if in == nil || in.Scheduler == nil || in.Scheduler.Config == nil || in.Scheduler.Config.Ref == nil {
+		return nil
+	}
+	ref := in.Scheduler.Config.Ref
+	if in.Scheduler.Config.Inline != nil {
+		r.Warnf(path, "has no effect beside inline, which counts")
+		return nil
+	}
+	manifest.CheckName(r.Report, path+".name", ref.Name, true)
+	return &service.ConfigMapKey{Name: ref.Name, Key: cmp.Or(ref.Key, schedulerKey)}
 }
 
 // readWorkload reads one of decode and prefill.

@@ -126,8 +126,15 @@ type scheduler struct {
 }
 
 type schedulerConfig struct {
-	Inline any `json:"inline,omitempty"`
-	Ref    any `json:"ref,omitempty"`
+	Inline any              `json:"inline,omitempty"`
+	Ref    *configMapKeyRef `json:"ref,omitempty"`
+}
+
+// configMapKeyRef is Kubernetes' ConfigMapKeySelector.
+type configMapKeyRef struct {
+	Name     string `json:"name"`
+	Key      string `json:"key,omitempty"`
+	Optional *bool  `json:"optional,omitempty"`
 }
 
 type tokenizer struct {
@@ -207,9 +214,6 @@ var Notes = manifest.Notes{
 		"pool": manifest.Never(ownPicker), "template": manifest.Never(noContainer),
 		"labels": manifest.Never(noContainer), "annotations": manifest.Never(noContainer), "replicas": manifest.Never(noContainer),
 		"tokenizer": manifest.Never(noContainer),
-	},
-	reflect.TypeFor[schedulerConfig](): {
-		"ref": manifest.Never("has no effect: ConfigMaps are not read; write the configuration as inline"),
 	},
 	reflect.TypeFor[scaling](): {
 		"wva": manifest.Never(ownScaler + "; of keda in it, idleReplicaCount and cooldownPeriod are read"),
