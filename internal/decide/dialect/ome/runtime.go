@@ -1,7 +1,10 @@
 package ome
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,9 +24,11 @@ func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runt
 	if spec.ModelSizeRange != nil {
 		out.Size = manifest.ReadSizeRange(r.Report, "spec.modelSizeRange", spec.ModelSizeRange.Min, spec.ModelSizeRange.Max)
 	}
-	if spec.AcceleratorRequirements != nil {
-		out.AcceleratorClasses = spec.AcceleratorRequirements.AcceleratorClasses
+	if q := spec.AcceleratorRequirements; q != nil {
+		out.AcceleratorClasses = q.AcceleratorClasses
+		out.AcceleratorNeeds = readNeeds(r, "spec.acceleratorRequirements", &q.needs)
 	}
+	checkRuntimeAccelerators(r, spec, out)
 	out.Components = service.Components{
 		Engine:  readComponent(r, "spec.engineConfig", spec.EngineConfig),
 		Decoder: readComponent(r, "spec.decoderConfig", spec.DecoderConfig),
@@ -33,8 +38,10 @@ func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runt
 		readLegacyRuntime(r, spec, out)
 	}
 	switch e := out.Components.Engine; {
+	case e == nil && !r.Has("spec.containers"):
+		out.Components.Engine = &service.Component{Main: mainContainer}
+		r.Warnf("spec", "does not say what runs: it serves services that do, as engine.runner; add engineConfig.runner for the others")
 	case e == nil:
-		r.Errorf("spec.engineConfig", "is missing: say what runs, as engineConfig.runner")
 	case !manifest.Complete(e) && (e.Leader == nil || !completeNode(e.Leader)):
 		r.Errorf("spec.engineConfig.runner", "is missing: say what runs, here or in the leader")
 	}
@@ -70,6 +77,7 @@ func readFormat(r *manifest.Reader, path string, f supportedFormat) service.Supp
 		Format:       service.NamedVersion{Name: f.Name, Version: f.Version},
 		Architecture: f.ModelArchitecture, Quantization: f.Quantization,
 		AutoSelect: f.AutoSelect, Priority: manifest.Priority(r.Report, path, f.Priority),
+		Diffusion: f.DiffusionPipeline.read(), Accelerators: readConfigs(r, path+".acceleratorConfig", f.AcceleratorConfig),
 	}
 	switch mf := f.ModelFormat; {
 	case mf == nil && f.Name == "":
@@ -120,13 +128,44 @@ func readModel(r *manifest.Reader, m *baseModel, cluster bool, o *manifest.Objec
 		out.Framework = service.NamedVersion{Name: f.Name, Version: f.Version}
 		checkOperator(r, "spec.modelFramework", f)
 	}
-	if spec.Storage != nil {
-		out.URI = spec.Storage.StorageURI
+	out.Diffusion = spec.DiffusionPipeline.read()
+	if st := spec.Storage; st != nil {
+		out.URI = st.StorageURI
+		out.Placement = service.Placement{NodeSelector: st.NodeSelector, Affinity: st.NodeAffinity}
+		out.Secret = readKey(r, st)
 	}
 	if out.URI == "" {
 		r.Errorf("spec.storage.storageUri", "is missing: say where the model's files are")
 	}
 	manifest.CheckURI(r.Report, "spec.storage.storageUri", out.URI, true)
+}
+
+// tokenKey is the key of a secret that has the token of a hub, and tokenParameter the
+// parameter that names another.
+const (
+	tokenKey       = "token"
+	tokenParameter = "secretKey"
+)
+
+// readKey reads which secret a model's files are fetched with. OME goes on without one
+// that is not there.
+func readKey(r *manifest.Reader, st *storage) *service.SecretKey {
+	for _, name := range slices.Sorted(maps.Keys(st.Parameters)) {
+		if name != tokenParameter || cmp.Or(st.Key, st.StorageKey) == "" {
+			r.Warnf(strict.Key("spec.storage.parameters", name), "has no effect: give settings to this program's own environment")
+		}
+	}
+	name, at := st.Key, "spec.storage.key"
+	if name == "" {
+		name, at = st.StorageKey, "spec.storage.storageKey"
+	}
+	if name == "" {
+		return nil
+	}
+	manifest.CheckName(r.Report, at, name, true)
+	p := r.Problem(at, noKey)
+	p.Warning, p.Platform = true, manifest.Kubernetes
+	return &service.SecretKey{Secret: name, Key: cmp.Or(st.Parameters[tokenParameter], tokenKey), Optional: true}
 }
 
 // weighed warns of a weight. OME's definition writes 1 where none is stated.
@@ -176,6 +215,17 @@ func readWeight(r *manifest.Reader, m *fineTunedWeight, o *manifest.Object) {
 	}
 	if spec.Storage != nil {
 		out.URI = spec.Storage.StorageURI
+	}
+	for _, field := range []string{"key", "storageKey", "parameters"} {
+		if at := "spec.storage." + field; r.Has(at) {
+			r.Warnf(at, "has no effect: the weights are fetched with what the base model, or the service, is fetched with")
+		}
+	}
+	for _, field := range []string{"nodeSelector", "nodeAffinity"} {
+		if at := "spec.storage." + field; r.Has(at) {
+			p := r.Problem(at, "has no effect: pods go where the base model's storage says")
+			p.Warning, p.Platform = true, manifest.Kubernetes
+		}
 	}
 	if out.URI == "" {
 		r.Errorf("spec.storage.storageUri", "is missing: say where the weights' files are")

@@ -19,9 +19,6 @@ const mainContainer = "ome-container"
 // modeAnnotation is OME's deployment mode annotation.
 const modeAnnotation = "ome.io/deploymentMode"
 
-// classAnnotation is OME's annotation of an accelerator class that a service needs.
-const classAnnotation = "ome.io/accelerator-class"
-
 // modes are the deployment modes; all but one say only where OME would put
 // the replicas, or repeat the shape that the components have.
 var modes = []string{"RawDeployment", "Serverless", "MultiNode", "MultiNodeRayVLLM", "PDDisaggregated"}
@@ -76,10 +73,15 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 	if spec.Runtime != nil {
 		s.Runtime = readRef(r, "spec.runtime", spec.Runtime.Name, spec.Runtime.Kind, spec.Runtime.APIGroup, "ServingRuntime", "ClusterServingRuntime")
 	}
-	s.AcceleratorClass = classes(s.Annotations[classAnnotation], spec.AcceleratorSelector, spec.Engine, spec.Decoder)
+	readSelectors(r, spec, s)
 	manifest.WarnManyMachines(r.Report, "spec.engine", s.Components.Engine)
 	manifest.WarnManyMachines(r.Report, "spec.decoder", s.Components.Decoder)
 	checkServed(r, s)
+	for _, path := range []string{"spec.acceleratorSelector", "spec.engine.acceleratorOverride", "spec.decoder.acceleratorOverride"} {
+		if s.Custom && r.Has(path) {
+			r.Warnf(path, "has no effect: the service brings its own containers, so no runtime lists classes to choose from")
+		}
+	}
 }
 
 // checkServed checks that a service has something to serve. Without a model and
@@ -92,23 +94,6 @@ func checkServed(r *manifest.Reader, s *service.Service) {
 	default:
 		r.Errorf("spec.model", "is missing: name the BaseModel or ClusterBaseModel to serve, or give engine.runner an image")
 	}
-}
-
-// classes are the accelerator classes a service insists on, each once.
-func classes(annotated string, s *accelerator, components ...*component) []string {
-	all := []*accelerator{{AcceleratorClass: annotated}, s}
-	for _, c := range components {
-		if c != nil {
-			all = append(all, c.AcceleratorOverride)
-		}
-	}
-	var out []string
-	for _, a := range all {
-		if a != nil && a.AcceleratorClass != "" && !slices.Contains(out, a.AcceleratorClass) {
-			out = append(out, a.AcceleratorClass)
-		}
-	}
-	return out
 }
 
 func readRef(r *manifest.Reader, path, name, kind, group string, kinds ...string) *service.ObjectRef {
@@ -243,6 +228,8 @@ var Schemas = []manifest.Schema{
 	manifest.SchemaOf(v1beta1, "BaseModel", func(r *manifest.Reader, m *baseModel, o *manifest.Object) { readModel(r, m, false, o) }),
 	manifest.SchemaOf(v1beta1, "ClusterBaseModel", func(r *manifest.Reader, m *baseModel, o *manifest.Object) { readModel(r, m, true, o) }),
 	manifest.SchemaOf(v1beta1, manifest.KindFineTunedWeight, readWeight),
+	manifest.SchemaOf(v1beta1, manifest.KindAcceleratorClass, readClass),
+	manifest.OneMachineSchema(v1beta1, "BenchmarkJob", "is run on one machine alone: in a cluster `roundhouse bench SERVICE --context CONTEXT` sends the load, or OME's own controller runs it", readBenchmark),
 }
 
 // words are OME's; the form of its status is KServe's.

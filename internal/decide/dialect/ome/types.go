@@ -21,13 +21,13 @@ type inferenceService struct {
 }
 
 type inferenceServiceSpec struct {
-	Model               *modelRef    `json:"model"`
-	Runtime             *runtimeRef  `json:"runtime"`
-	Engine              *component   `json:"engine"`
-	Decoder             *component   `json:"decoder"`
-	Router              *router      `json:"router"`
-	AcceleratorSelector *accelerator `json:"acceleratorSelector"`
-	KedaConfig          any          `json:"kedaConfig"`
+	Model               *modelRef   `json:"model"`
+	Runtime             *runtimeRef `json:"runtime"`
+	Engine              *component  `json:"engine"`
+	Decoder             *component  `json:"decoder"`
+	Router              *router     `json:"router"`
+	AcceleratorSelector *selector   `json:"acceleratorSelector"`
+	KedaConfig          any         `json:"kedaConfig"`
 	// Predictor is the legacy schema.
 	Predictor *predictor `json:"predictor"`
 }
@@ -45,12 +45,6 @@ type runtimeRef struct {
 	APIGroup string `json:"apiGroup"`
 }
 
-type accelerator struct {
-	AcceleratorClass string `json:"acceleratorClass"`
-	Constraints      any    `json:"constraints"`
-	Policy           string `json:"policy"`
-}
-
 // component is an engine or a decoder, of a service or of a runtime.
 type component struct {
 	corev1.PodSpec `json:",inline"`
@@ -59,7 +53,7 @@ type component struct {
 	Runner              *corev1.Container `json:"runner"`
 	Leader              *node             `json:"leader"`
 	Worker              *node             `json:"worker"`
-	AcceleratorOverride *accelerator      `json:"acceleratorOverride"`
+	AcceleratorOverride *selector         `json:"acceleratorOverride"`
 }
 
 type node struct {
@@ -144,8 +138,9 @@ type supportedFormat struct {
 	AutoSelect        bool       `json:"autoSelect"`
 	Priority          *int       `json:"priority"`
 	ModelType         any        `json:"modelType"`
-	DiffusionPipeline any        `json:"diffusionPipeline"`
-	AcceleratorConfig any        `json:"acceleratorConfig"`
+	DiffusionPipeline *pipeline  `json:"diffusionPipeline"`
+	// AcceleratorConfig is by the names of classes.
+	AcceleratorConfig map[string]*acceleratorConfig `json:"acceleratorConfig"`
 }
 
 type versioned struct {
@@ -158,15 +153,6 @@ type versioned struct {
 type sizeRange struct {
 	Min string `json:"min"`
 	Max string `json:"max"`
-}
-
-type requirements struct {
-	AcceleratorClasses          []string `json:"acceleratorClasses"`
-	MinMemory                   any      `json:"minMemory"`
-	MinComputePerformanceTFLOPS any      `json:"minComputePerformanceTFLOPS"`
-	MinArchitectureVersion      any      `json:"minArchitectureVersion"`
-	RequiredFeatures            any      `json:"requiredFeatures"`
-	PreferredPrecisions         any      `json:"preferredPrecisions"`
 }
 
 // runtimePod is the part of a pod that an OME runtime may state beside its
@@ -215,7 +201,7 @@ type baseModelSpec struct {
 	Storage            *storage   `json:"storage"`
 	Disabled           bool       `json:"disabled"`
 	DisplayName        string     `json:"displayName"`
-	DiffusionPipeline  any        `json:"diffusionPipeline"`
+	DiffusionPipeline  *pipeline  `json:"diffusionPipeline"`
 }
 
 // description is what only describes a model.
@@ -238,6 +224,7 @@ type storage struct {
 	SchemaPath     string               `json:"schemaPath"`
 	Parameters     map[string]string    `json:"parameters"`
 	Key            string               `json:"key"`
+	StorageKey     string               `json:"storageKey"`
 	NodeSelector   map[string]string    `json:"nodeSelector"`
 	NodeAffinity   *corev1.NodeAffinity `json:"nodeAffinity"`
 	DownloadPolicy string               `json:"downloadPolicy"`
@@ -277,39 +264,35 @@ var Notes = manifest.Notes{
 		"maxUnavailable":     manifest.OnProcess(manifest.NoPod),
 		"deploymentStrategy": manifest.OnProcess(manifest.NoPod),
 	},
-	reflect.TypeFor[accelerator](): {
-		"constraints": manifest.Never("has no effect yet: name an acceleratorClass"),
-		"policy":      manifest.Never("has no effect yet: name an acceleratorClass"),
-	},
 	reflect.TypeFor[supportedFormat](): {
-		"modelType":         manifest.Never("has no effect: runtimes are matched by format, framework, architecture and quantization"),
-		"diffusionPipeline": manifest.Never("has no effect yet: the pipeline is not matched"),
-		"acceleratorConfig": manifest.Never("has no effect yet: give the settings in engineConfig"),
+		"modelType": manifest.Never("has no effect: runtimes are matched by format, framework, architecture, quantization and diffusion pipeline"),
 	},
-	reflect.TypeFor[requirements](): {
-		"minMemory":                   manifest.Never(noRequirement),
-		"minComputePerformanceTFLOPS": manifest.Never(noRequirement),
-		"minArchitectureVersion":      manifest.Never(noRequirement),
-		"requiredFeatures":            manifest.Never(noRequirement),
-		"preferredPrecisions":         manifest.Never(noRequirement),
+	reflect.TypeFor[acceleratorClassSpec](): {"integration": manifest.Never("has no effect: nothing is told to Kueue or Volcano")},
+	reflect.TypeFor[discovery](): {
+		"affinity":    manifest.OnProcess(manifest.NoPlacement),
+		"pciVendorID": {Message: noBus, Warning: true, Platform: manifest.Kubernetes},
+		"deviceIDs":   {Message: noBus, Warning: true, Platform: manifest.Kubernetes},
 	},
-	reflect.TypeFor[baseModelSpec](): {
-		"diffusionPipeline": manifest.Never("has no effect yet: the pipeline is not matched"),
+	reflect.TypeFor[capabilities](): {
+		"levelZeroVersion": manifest.Never(noPolicy), "clockSpeedMHz": manifest.Never(noPolicy),
 	},
+	reflect.TypeFor[performance]():         {"latency": manifest.Never(noPolicy)},
+	reflect.TypeFor[acceleratorResource](): {"divisible": manifest.Never("has no effect: replicas get whole resources")},
 	reflect.TypeFor[storage](): {
 		"path":           manifest.OnProcess("has no effect on one machine: models are kept in its own cache"),
 		"schemaPath":     manifest.Never("has no effect"),
-		"parameters":     manifest.Never("has no effect: give settings to this program's own environment"),
-		"key":            manifest.Never("has no effect: give credentials to this program's own environment"),
 		"nodeSelector":   manifest.OnProcess(manifest.NoPlacement),
 		"nodeAffinity":   manifest.OnProcess(manifest.NoPlacement),
 		"downloadPolicy": manifest.Never("has no effect: a model is fetched anew only when its source has changed"),
 	},
+	reflect.TypeFor[benchmarkJobSpec](): benchmarkNotes,
 	reflect.TypeFor[runtimePod](): manifest.Only(manifest.PodNotes, "volumes", "nodeSelector", "affinity", "tolerations",
 		"imagePullSecrets", "schedulerName", "hostIPC", "dnsPolicy", "hostNetwork"),
 }
 
 const (
-	noKEDA        = "has no effect: write scaleMetric and scaleTarget"
-	noRequirement = "has no effect yet: name acceleratorClasses"
+	noKey    = "has no effect on a cluster: the service account of the pods lists the secrets that models are fetched with"
+	noKEDA   = "has no effect: write scaleMetric and scaleTarget"
+	noPolicy = "has no effect: no policy goes by it"
+	noBus    = "has no effect on a cluster: nodeSelector and affinity lead pods to nodes"
 )
