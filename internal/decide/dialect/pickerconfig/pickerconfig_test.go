@@ -98,7 +98,7 @@ spec:
   model: {uri: "hf://org/m", name: m}
   router: {route: {}, gateway: {}, scheduler: {config: {inline: `+inline+`}}}
 `))
-		if !strings.Contains(fmt.Sprint(read.Problems), "inline: has no effect") {
+		if !strings.Contains(fmt.Sprint(read.Problems), "has no effect: expected a quantity") {
 			t.Errorf("%s: %v", inline, read.Problems)
 		}
 	}

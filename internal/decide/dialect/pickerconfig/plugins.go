@@ -65,9 +65,10 @@ var counterparts = map[string]counterpart{
 	"session-affinity-scorer": {slot: scorer, name: "session",
 		note: "counts for requests with the header that --session-header names; no header of the answer names the endpoint"},
 	"latency-scorer":       {slot: scorer, name: "latency", free: true},
-	"no-hit-lru-scorer":    {slot: scorer, lacks: "prompts that no endpoint knows go by load and a hash of their beginning: remove it"},
 	"context-length-aware": {slot: scorer, lacks: "endpoints are not told apart by the length of contexts: make a pool of each kind and route between them"},
 
+	"no-hit-lru-scorer": {slot: builtIn,
+		note: "is built in with prefix-cache-scorer, without a weight: a prompt that no endpoint holds goes, of those that score nearly alike, to one that holds few prompts"},
 	"decode-filter":                {slot: builtIn},
 	"prefill-filter":               {slot: builtIn},
 	"encode-filter":                {slot: builtIn},
@@ -93,7 +94,7 @@ var counterparts = map[string]counterpart{
 
 	"prefix-based-pd-decider":          {slot: decider, reads: []string{"nonCachedTokens"}},
 	"always-disagg-pd-decider":         {slot: decider},
-	"always-disagg-multimodal-decider": {slot: decider, note: "is always so where a pool has endpoints for pictures"},
+	"always-disagg-multimodal-decider": {slot: decider, note: "is always so where a pool has encoders"},
 
 	"utilization-detector": {slot: detector, reads: []string{"queueDepthThreshold", "kvCacheUtilThreshold"},
 		ignores: map[string]string{"metricsStalenessThreshold": ownAge, "headroom": "has no effect: thresholds hold as they are"}},

@@ -28,6 +28,7 @@ type reader struct {
 	root     string
 	in       *config
 	out      service.Scheduling
+	encode   string // the profile of the endpoints that encode pictures; "" for none
 }
 
 // errorf reports what would change where requests go.
@@ -124,12 +125,24 @@ func meant(got string) string {
 	return ": those with a counterpart are listed in docs/endpoint-picker.md"
 }
 
+// meantPlugin names the plugin that a reference probably meant, or says what to do.
+func (r *reader) meantPlugin(ref string) string {
+	var names []string
+	for i := range r.in.Plugins {
+		names = append(names, r.in.Plugins[i].name())
+	}
+	if near := strict.Nearest(ref, names); near != "" {
+		return fmt.Sprintf("; did you mean %q?", near)
+	}
+	return ": add it there"
+}
+
 // resolve finds the plugin that a reference names; nil with a problem if it is none, or
 // one that has been reported.
 func (r *reader) resolve(path, ref string) (*plugin, *counterpart) {
 	i := slices.IndexFunc(r.in.Plugins, func(p plugin) bool { return p.name() == ref })
 	if i < 0 {
-		r.errorf(r.at(path, "pluginRef"), "%q is not among plugins: add it there", manifest.Clip(ref))
+		r.errorf(r.at(path, "pluginRef"), "%q is not among plugins%s", manifest.Clip(ref), r.meantPlugin(ref))
 		return nil, nil
 	}
 	p := &r.in.Plugins[i]
@@ -160,7 +173,14 @@ func (r *reader) profiles() {
 	}
 	for i := range r.in.SchedulingProfiles {
 		if other := &r.in.SchedulingProfiles[i]; other != main && !r.sameScorers(main, other) {
-			r.Warnf(strict.Index(r.field("schedulingProfiles"), i), "has no effect where it differs from %q: endpoints of all roles are scored alike", manifest.Clip(main.Name))
+			at := strict.Index(r.field("schedulingProfiles"), i)
+			if r.encode != "" && other.Name == r.encode {
+				if len(r.weights(other)) > 0 {
+					r.Warnf(at, "its scorers have no effect: an encoder is chosen by what it is to encode and by how much it has")
+				}
+				continue
+			}
+			r.Warnf(at, "has no effect where it differs from %q: endpoints of all roles are scored alike", manifest.Clip(main.Name))
 		}
 	}
 }
@@ -276,20 +296,40 @@ func (r *reader) disaggregation() (profile string, apart bool) {
 	if name != "" {
 		r.decider(path, name)
 	}
+	if name := text("deciders", "encode", "encodeDeciderPluginName", ""); name != "" {
+		r.encodeDecider(path, name)
+	}
+	r.encode = text("profiles", "encode", "encodeProfile", "encode")
 	return text("profiles", "decode", "decodeProfile", "decode"), true
 }
 
 // always is what is new of a prompt that another endpoint is always to compute.
 const always = 1
 
-// decider reads which prompts are computed apart.
-func (r *reader) decider(path, name string) {
+// named is the decider of a name; nil, with an error, where there is none.
+func (r *reader) named(path, name string) *plugin {
 	i := slices.IndexFunc(r.in.Plugins, func(p plugin) bool { return p.name() == name })
 	if i < 0 {
-		r.errorf(path, "the decider %q is not among plugins: add it there", manifest.Clip(name))
+		r.errorf(path, "the decider %q is not among plugins%s", manifest.Clip(name), r.meantPlugin(name))
+		return nil
+	}
+	return &r.in.Plugins[i]
+}
+
+// encodeDecider checks the decider of what is encoded apart, which changes nothing.
+func (r *reader) encodeDecider(path, name string) {
+	if p := r.named(path, name); p != nil && p.Type != "always-disagg-multimodal-decider" {
+		r.errorf(path, "%q decides about no picture: name always-disagg-multimodal-decider", manifest.Clip(name))
+	}
+}
+
+// decider reads which prompts are computed apart.
+func (r *reader) decider(path, name string) {
+	p := r.named(path, name)
+	if p == nil {
 		return
 	}
-	switch p := &r.in.Plugins[i]; p.Type {
+	switch p.Type {
 	case "always-disagg-pd-decider":
 		r.out.PrefillTokens = always
 	case "prefix-based-pd-decider":

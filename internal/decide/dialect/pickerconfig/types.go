@@ -7,7 +7,10 @@ package pickerconfig
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -89,8 +92,60 @@ var Schemas = func() (out []manifest.Schema) {
 				o.Scheduling = (&reader{Report: r.Report, at: strict.Join}).read("", m.(*config))
 			}})
 	}
-	return out
+	return append(out, configMapSchema)
 }()
+
+// configMap is a ConfigMap as it is written.
+type configMap struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ObjectMeta `json:"metadata"`
+	Data            map[string]string `json:"data"`
+	BinaryData      any               `json:"binaryData"`
+	Immutable       bool              `json:"immutable"`
+}
+
+// configMapSchema reads ConfigMaps that have such configurations. An API server's are
+// read where a service names one, and kubectl applies them.
+var configMapSchema = manifest.Schema{APIVersion: "v1", Kind: "ConfigMap", Shape: reflect.TypeFor[configMap](), OneMachine: true,
+	Read: func(r *manifest.Reader, m any, o *manifest.Object) { readConfigMap(r, m.(*configMap), o) }}
+
+func readConfigMap(r *manifest.Reader, m *configMap, o *manifest.Object) {
+	o.Kind = manifest.KindConfigMap
+	o.ConfigMap = &service.ConfigMap{Meta: r.Meta(m.Metadata, false, true), Schedulings: map[string]*service.Scheduling{}}
+	o.Key = o.ConfigMap.Key
+	for _, key := range slices.Sorted(maps.Keys(m.Data)) {
+		if v, err := decoded(m.Data[key]); err == nil && isConfig(v) {
+			o.ConfigMap.Schedulings[key] = ReadInline(r.Report, strict.Key("data", key), v)
+		}
+	}
+	if pem := m.Data[service.AuthoritiesKey]; strings.Contains(pem, "-----BEGIN CERTIFICATE-----") {
+		o.ConfigMap.Authorities = pem
+	} else if pem != "" {
+		r.Errorf(strict.Key("data", service.AuthoritiesKey), "has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----")
+	}
+	if len(o.ConfigMap.Schedulings) == 0 && m.Data[service.AuthoritiesKey] == "" {
+		r.Errorf("data", "has no %s and no %s: of ConfigMaps those are read that have a configuration for LLMInferenceServices that name them, or the authorities of a store's certificate", Kind, service.AuthoritiesKey)
+	}
+}
+
+// isConfig reports whether a document says that it is such a configuration.
+func isConfig(v any) bool {
+	m, _ := v.(map[string]any)
+	version, _ := m["apiVersion"].(string)
+	return m["kind"] == Kind && slices.Contains(APIVersions, version)
+}
+
+// decoded is a text's YAML. The parser is another's: a fault of it on hostile input costs
+// one text and not the program.
+func decoded(text string) (v any, err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			err = fmt.Errorf("%v", e)
+		}
+	}()
+	err = yaml.Unmarshal([]byte(text), &v)
+	return v, err
+}
 
 // quantity is a resource.Quantity that no exponent makes build numbers of millions of
 // digits: inline, no strict decoder reads it before.
@@ -109,21 +164,37 @@ func (q *quantity) UnmarshalJSON(raw []byte) error {
 // paths in it are in brackets. Nil if nothing of it can be read.
 func ReadInline(r *manifest.Report, path string, v any) *service.Scheduling {
 	if text, ok := v.(string); ok {
-		var parsed any
-		if err := yaml.Unmarshal([]byte(text), &parsed); err != nil {
+		parsed, err := decoded(text)
+		if err != nil {
 			r.Warnf(path, "has no effect: it is not YAML: %v", err)
 			return nil
 		}
 		v = parsed
 	}
 	var c config
+	var node yaml.Node
 	raw, err := json.Marshal(v)
 	if err == nil {
-		err = json.Unmarshal(raw, &c)
+		err = yaml.Unmarshal(raw, &node) // which JSON is
 	}
-	if err != nil {
-		r.Warnf(path, "has no effect: it is no %s: %s", Kind, manifest.Clip(err.Error()))
+	if err != nil || len(node.Content) != 1 || node.Content[0].Kind != yaml.MappingNode {
+		r.Warnf(path, "has no effect: it is no %s, which is a mapping", Kind)
 		return nil
 	}
+	_, problems := strict.Decode(node.Content[0], 0, &c)
+	for _, p := range problems {
+		r.Warnf(inBrackets(path, p.Path), "has no effect: %s", p.Message)
+	}
 	return (&reader{Report: r, at: strict.Key, tolerant: true}).read(path, &c)
+}
+
+// inBrackets is the path of a configuration's field, below the root in brackets.
+func inBrackets(root, path string) string {
+	for part := range strings.SplitSeq(path, ".") {
+		name, index, listed := strings.Cut(part, "[")
+		if root = strict.Key(root, name); listed {
+			root += "[" + index
+		}
+	}
+	return root
 }
