@@ -22,6 +22,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/ome"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/own"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/pickerconfig"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/secrets"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/seldon"
 )
 
@@ -53,6 +54,13 @@ const (
 	KindBase    = manifest.KindBase
 	KindRouting = manifest.KindRouting
 	KindReserve = manifest.KindReserve
+
+	KindAccelerator = manifest.KindAccelerator
+	KindConfigMap   = manifest.KindConfigMap
+
+	KindBenchmark = manifest.KindBenchmark
+	KindSecret    = manifest.KindSecret
+	KindAccount   = manifest.KindAccount
 
 	KindScheduling = manifest.KindScheduling
 
@@ -123,7 +131,7 @@ func sortProblems(ps []Problem) {
 }
 
 // schemas are those of all dialects.
-var schemas = slices.Concat(own.Schemas, kserve.Schemas, llmisvc.Schemas, ome.Schemas, seldon.Schemas, gateway.Schemas, pickerconfig.Schemas)
+var schemas = slices.Concat(own.Schemas, kserve.Schemas, llmisvc.Schemas, ome.Schemas, seldon.Schemas, gateway.Schemas, pickerconfig.Schemas, secrets.Schemas)
 
 // notes are those of all dialects.
 var notes = func() manifest.Notes {
@@ -161,11 +169,8 @@ const cachedAlready = "has no effect: models are kept once they are fetched; `ro
 
 // foreign are kinds that are known and not read, by "apiVersion kind".
 var foreign = map[string]manifest.Note{
-	"v1 Namespace":      manifest.OnProcess("has no effect here: namespaces need not be made"),
-	"v1 ServiceAccount": manifest.OnProcess("has no effect here: a process runs as the user who started it"),
-	"v1 List":           manifest.Refused("is not read: write its items as documents of their own, with --- between"),
-	"v1 Secret":         manifest.Refused("is not read: give credentials to the program's own environment"),
-	"v1 ConfigMap":      manifest.Refused("is not read: only services, runtimes and models are"),
+	"v1 Namespace": manifest.OnProcess("has no effect here: namespaces need not be made"),
+	"v1 List":      manifest.Refused("is not read: write its items as documents of their own, with --- between"),
 
 	"kustomize.config.k8s.io/v1beta1 Kustomization": manifest.Never("has no effect: every file is read by itself; give what kustomize builds where it changes them"),
 
@@ -174,14 +179,10 @@ var foreign = map[string]manifest.Note{
 	"serving.kserve.io/v1alpha1 LocalModelNodeGroup":      manifest.Never("has no effect: models are kept where they are fetched, on a cluster in the folder of each node that roundhouse.dev/model-store names"),
 	"serving.kserve.io/v1alpha1 ClusterStorageContainer":  manifest.Never("has no effect: Roundhouse itself fetches models, from " + strings.Join(service.FetchedSchemes, "://, ") + "://"),
 
-	"ome.io/v1beta1 AcceleratorClass": manifest.OnProcess("has no effect: accelerators are found on the machine"),
-	"ome.io/v1beta1 BenchmarkJob":     manifest.Refused("is not read: use \"roundhouse infer -i FILE\""),
-
 	gateway.V1 + " Gateway":             manifest.OnProcess("has no effect on one machine: up is the one gateway"),
 	gateway.V1 + " GatewayClass":        manifest.OnProcess("has no effect on one machine: up is the one gateway"),
 	gateway.V1beta1 + " Gateway":        manifest.OnProcess("has no effect on one machine: up is the one gateway"),
 	gateway.V1beta1 + " ReferenceGrant": manifest.OnProcess("has no effect on one machine: references may cross namespaces"),
-	gateway.V1 + " GRPCRoute":           manifest.Refused("is not read: write an HTTPRoute with a match of the path /inference.GRPCInferenceService"),
 
 	"mlops.seldon.io/v1alpha1 Model":      manifest.Refused("is not read: write a SeldonDeployment or an InferenceService for the model"),
 	"mlops.seldon.io/v1alpha1 Pipeline":   manifest.Refused("is not served yet: each of its models can be, alone"),

@@ -26,6 +26,8 @@ type object struct {
 	Model   *service.Model   `json:",omitempty"`
 	Base    *service.Base    `json:",omitempty"`
 	Routing routing.Object   `json:",omitempty"`
+
+	Accelerator *service.AcceleratorClass `json:",omitempty"`
 }
 
 // TestExamples reads every example manifest and compares what the hub holds,
@@ -54,7 +56,7 @@ func TestExamples(t *testing.T) {
 				t.Errorf("an example has errors: %v", errs)
 			}
 			for _, o := range res.Objects {
-				got.Objects = append(got.Objects, object{o.Kind, o.Service, o.Runtime, o.Model, o.Base, o.Routing})
+				got.Objects = append(got.Objects, object{o.Kind, o.Service, o.Runtime, o.Model, o.Base, o.Routing, o.Accelerator})
 			}
 			golden(t, filepath.Join("testdata", name+".golden.json"), got)
 		})

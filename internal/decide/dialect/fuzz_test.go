@@ -54,10 +54,12 @@ func FuzzRead(f *testing.F) {
 func check(t *testing.T, o Object) {
 	t.Helper()
 	whole := map[Kind]bool{
-		KindService: o.Service != nil && o.Runtime == nil && o.Model == nil && o.Routing == nil,
-		KindRuntime: o.Service == nil && o.Runtime != nil && o.Model == nil,
-		KindModel:   o.Service == nil && o.Runtime == nil && o.Model != nil,
-		KindBase:    o.Service == nil && o.Runtime == nil && o.Model == nil && o.Base != nil && o.Base.Key == o.Key,
+		KindService:     o.Service != nil && o.Runtime == nil && o.Model == nil && o.Routing == nil,
+		KindRuntime:     o.Service == nil && o.Runtime != nil && o.Model == nil,
+		KindModel:       o.Service == nil && o.Runtime == nil && o.Model != nil,
+		KindBase:        o.Service == nil && o.Runtime == nil && o.Model == nil && o.Base != nil && o.Base.Key == o.Key,
+		KindAccelerator: o.Service == nil && o.Runtime == nil && o.Model == nil && o.Accelerator != nil && o.Accelerator.Key == o.Key,
+
 		KindRouting: o.Service == nil && o.Runtime == nil && o.Model == nil && o.Routing != nil && o.Routing.Common().Key == o.Key,
 	}
 	if !whole[o.Kind] || o.Key.Name == "" {

@@ -86,6 +86,15 @@ func BaseKeys(namespace, name string) (out []service.Key) {
 	return out
 }
 
+// ConfigMapKeys are those of the ConfigMaps that a service of a namespace may mean by a
+// name, the first that there is.
+func ConfigMapKeys(namespace, name string) (out []service.Key) {
+	for _, ns := range llmisvc.SchedulerNamespaces(namespace, name) {
+		out = append(out, service.Key{Namespace: ns, Name: name})
+	}
+	return out
+}
+
 // sections is an object's document without its spec, and the spec.
 func sections(o Object) (document, spec map[string]any, err error) {
 	root, bad := parse(o.Original)

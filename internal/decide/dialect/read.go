@@ -13,6 +13,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/secrets"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
@@ -147,6 +148,12 @@ func (f *reader) document(p piece) {
 	if k == nil {
 		return
 	}
+	if k.APIVersion == "v1" && k.Kind == secrets.KindSecret {
+		if path, n := secrets.Anchored(root); n != nil {
+			f.add(Problem{File: f.file, Line: n.Line + p.line - 1, Path: path, Message: "has an anchor or an alias of YAML: put a value that begins with & or * in quotes"})
+			return
+		}
+	}
 	// Status is the server's to write, whatever it holds.
 	root = without(root, "status")
 	into := reflect.New(k.Shape)
@@ -196,15 +203,24 @@ func identity(o Object) string { return o.HubKind() + " " + o.Key.String() }
 // and their order is not. It counts those lines from 0, others from 1.
 const grammar = `^did not find expected (key|node content|'-'|',' or|<document)|^found (duplicate %|incompatible|undefined)`
 
+// mayBeSecret finds documents of kind Secret, and more, before they are parsed.
+const mayBeSecret = `\bSecret\b|\bstringData\b`
+
 const yamlLine = `^(?:yaml: )?(?:line (\d+): )?(.*)$`
 
 // parse parses one document. A nil node without a problem is an empty one.
 func parse(data []byte) (root *yaml.Node, bad *Problem) {
 	// The parser is another's; a fault of it on hostile input must cost one
 	// document and not the program.
+	said := func(why any) string {
+		if regexp.MustCompile(mayBeSecret).Match(data) { // what the parser says may quote a value
+			return "is not YAML: correct it at this line or after it, and put values in quotes"
+		}
+		return fmt.Sprintf("is not YAML: %v", why)
+	}
 	defer func() {
 		if e := recover(); e != nil {
-			root, bad = nil, &Problem{Message: fmt.Sprintf("is not YAML: %v", e)}
+			root, bad = nil, &Problem{Message: said(e)}
 		}
 	}()
 	if t := bytes.TrimSpace(data); len(t) > 0 && t[0] == '{' {
@@ -220,9 +236,9 @@ func parse(data []byte) (root *yaml.Node, bad *Problem) {
 			line++
 		}
 		if indentedByTab(data, line) {
-			m[2] = "a tab is in the indentation: write spaces"
+			return nil, &Problem{Line: line, Message: "is not YAML: a tab is in the indentation: write spaces"}
 		}
-		return nil, &Problem{Line: line, Message: "is not YAML: " + m[2]}
+		return nil, &Problem{Line: line, Message: said(m[2])}
 	}
 	if n.Kind != yaml.DocumentNode || len(n.Content) != 1 {
 		return nil, nil

@@ -6,6 +6,7 @@ import (
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/kserve"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/llmisvc"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
@@ -30,14 +31,14 @@ type Resource struct {
 	// are the same.
 	Versions []string
 	// ID is the kind in an object's identity: "service", "runtime", "model",
-	// "weight", [BaseID], [ReserveID], or a routing kind in lower case.
+	// "weight", [BaseID], [AcceleratorID], [ReserveID], or a routing kind in lower case.
 	ID     string
 	Status StatusForm
 }
 
 // ClusterScoped reports whether its objects have no namespace.
 func (r *Resource) ClusterScoped() bool {
-	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == manifest.KindFineTunedWeight
+	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == manifest.KindFineTunedWeight || r.Kind == manifest.KindAcceleratorClass
 }
 
 const (
@@ -47,6 +48,11 @@ const (
 	weightID  = "weight"
 	// BaseID is that of what services are laid over.
 	BaseID = "base"
+	// AcceleratorID is that of classes of accelerators.
+	AcceleratorID = "acceleratorclass"
+	// ConfigMapID is that of ConfigMaps that services name. Of those in an API server
+	// nothing else is read.
+	ConfigMapID = "configmap"
 	// ReserveID is that of Reserves, which are no part of the desired state of
 	// services.
 	ReserveID = "reserve"
@@ -72,6 +78,8 @@ var Resources = []Resource{
 	kept("serving.kserve.io", "InferenceService", "inferenceservices", serviceID, OfService, "v1beta1"),
 	kept("serving.kserve.io", "ServingRuntime", "servingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
 	kept("serving.kserve.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
+	kept("serving.kserve.io", kserve.KindTrainedModel, "trainedmodels", serviceID, OfService, "v1alpha1"),
+	keptRoute("serving.kserve.io", "InferenceGraph", "inferencegraphs", routing.KindGraph, "v1alpha1"),
 	kept("serving.kserve.io", llmisvc.KindService, "llminferenceservices", serviceID, OfService, "v1alpha2", "v1alpha1"),
 	kept("serving.kserve.io", llmisvc.KindConfig, "llminferenceserviceconfigs", BaseID, WithoutStatus, "v1alpha2", "v1alpha1"),
 
@@ -81,17 +89,20 @@ var Resources = []Resource{
 	kept("ome.io", "BaseModel", "basemodels", modelID, WithoutStatus, "v1beta1"),
 	kept("ome.io", "ClusterBaseModel", "clusterbasemodels", modelID, WithoutStatus, "v1beta1"),
 	kept("ome.io", manifest.KindFineTunedWeight, "finetunedweights", weightID, WithoutStatus, "v1beta1"),
+	kept("ome.io", manifest.KindAcceleratorClass, "acceleratorclasses", AcceleratorID, WithoutStatus, "v1beta1"),
 
 	kept("machinelearning.seldon.io", "SeldonDeployment", "seldondeployments", serviceID, OfService, "v1", "v1alpha3", "v1alpha2"),
 
 	keptRoute("inference.networking.k8s.io", "InferencePool", "inferencepools", routing.KindPool, "v1"),
 	keptRoute("inference.networking.x-k8s.io", "InferencePool", "inferencepools", routing.KindPool, "v1alpha2"),
+	keptRoute("inference.networking.x-k8s.io", "InferencePoolImport", "inferencepoolimports", routing.KindPool, "v1alpha1"),
 	keptRoute("inference.networking.x-k8s.io", "InferenceModel", "inferencemodels", routing.KindModel, "v1alpha2"),
 	keptRoute("inference.networking.x-k8s.io", "InferenceObjective", "inferenceobjectives", routing.KindObjective, "v1alpha2"),
 	keptRoute("inference.networking.x-k8s.io", "InferenceModelRewrite", "inferencemodelrewrites", routing.KindRewrite, "v1alpha2"),
 	keptRoute("llm-d.ai", "InferenceObjective", "inferenceobjectives", routing.KindObjective, "v1alpha2"),
 	keptRoute("llm-d.ai", "InferenceModelRewrite", "inferencemodelrewrites", routing.KindRewrite, "v1alpha2"),
 	keptRoute("gateway.networking.k8s.io", "HTTPRoute", "httproutes", routing.KindHTTPRoute, "v1", "v1beta1"),
+	keptRoute("gateway.networking.k8s.io", "GRPCRoute", "grpcroutes", routing.KindGRPCRoute, "v1"),
 }
 
 // ResourceOf finds how a kind of an API version is kept; nil where it is none

@@ -15,6 +15,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/ome"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/own"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/secrets"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/seldon"
 )
 
@@ -25,6 +26,9 @@ func Status(origin service.Origin, st service.Status) map[string]any {
 	case service.DialectKServe:
 		if origin.Kind == llmisvc.KindService {
 			return llmisvc.Status(st)
+		}
+		if origin.Kind == kserve.KindTrainedModel {
+			return kserve.TrainedStatus(st)
 		}
 		return kserve.Status(st)
 	case service.DialectOME:
@@ -48,6 +52,9 @@ func Render(o Object, uris map[string]string, st *service.Status) ([]byte, error
 
 // render is Render with the status as it is to stand there, nil for none.
 func render(o Object, uris map[string]string, status map[string]any) ([]byte, error) {
+	if o.Secret != nil {
+		return yaml.Marshal(secrets.Redacted(o.Secret))
+	}
 	root, bad := parse(o.Original)
 	if bad != nil || root == nil || root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("render %s %s: its stored manifest cannot be parsed: apply it again", o.Kind, o.Key)

@@ -75,14 +75,18 @@ func TestReadRoutingStatus(t *testing.T) {
 		&routing.Pool{Meta: service.Meta{Origin: service.Origin{APIVersion: gateway.InferenceV1alpha2}}},
 		&routing.Objective{Meta: service.Meta{Origin: service.Origin{APIVersion: gateway.InferenceV1alpha2}}},
 		&routing.HTTPRoute{Meta: service.Meta{Origin: service.Origin{APIVersion: gateway.V1}}},
+		&routing.Graph{Meta: service.Meta{Origin: service.Origin{APIVersion: "serving.kserve.io/v1alpha1"}}},
 	} {
-		in := routing.Status{Conditions: conditions, Parents: parents}
+		in := routing.Status{Conditions: conditions, Parents: parents, URL: "http://g.example"}
 		got := ReadRoutingStatus(o, asJSON(t, RoutingStatus(o, in)))
 		if r := got.Ready(); r.Type != routing.ConditionReady || r.Status != "False" || r.Reason != "NoMembers" || r.Message != "none" {
 			t.Errorf("%s %s: ready is %+v", o.Common().Origin.APIVersion, o.RoutingKind(), r)
 		}
 		if len(got.Parents) > 0 && !reflect.DeepEqual(got.Parents, parents) {
 			t.Errorf("%s: parents are %+v", o.RoutingKind(), got.Parents)
+		}
+		if is := o.RoutingKind() == routing.KindGraph; is != (got.URL == in.URL) {
+			t.Errorf("%s: the URL is %q", o.RoutingKind(), got.URL)
 		}
 	}
 	none := ReadRoutingStatus(&routing.HTTPRoute{}, nil)

@@ -209,7 +209,7 @@ func renderAndRead(t *testing.T, o Object, st *service.Status) (string, Object) 
 // sameHub compares what two objects are, not where they were written.
 func sameHub(a, b Object) bool {
 	hub := func(o Object) string {
-		j, err := json.Marshal(object{o.Kind, o.Service, o.Runtime, o.Model, o.Base, o.Routing})
+		j, err := json.Marshal(object{o.Kind, o.Service, o.Runtime, o.Model, o.Base, o.Routing, o.Accelerator})
 		if err != nil {
 			return err.Error()
 		}

@@ -13,6 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/load"
 )
 
 // Kind is which of an Object's parts is set.
@@ -27,15 +28,25 @@ const (
 	KindRouting Kind = "Routing"
 	// KindBase is what services are laid over.
 	KindBase Kind = "Base"
+	// KindAccelerator is a class of accelerators.
+	KindAccelerator Kind = KindAcceleratorClass
+	// KindConfigMap is a ConfigMap that services name.
+	KindConfigMap Kind = "ConfigMap"
 	// KindReserve is checked, and has no part of an Object.
 	KindReserve Kind = "Reserve"
+	// KindBenchmark is a benchmark to run.
+	KindBenchmark Kind = "Benchmark"
+	// KindSecret and KindAccount are what models are fetched with, on one machine.
+	KindSecret  Kind = "Secret"
+	KindAccount Kind = "ServiceAccount"
 	// KindScheduling is an endpoint picker's configuration, which is no object: it
 	// has no name.
 	KindScheduling Kind = "EndpointPickerConfig"
 )
 
 // Object is one document read into the hub. Exactly one of Service, Runtime,
-// Model, Base, Routing and Scheduling is set, or none for KindReserve.
+// Model, Base, Accelerator, ConfigMap, Routing, Benchmark, Secret, Account and Scheduling is set, or none for
+// KindReserve.
 type Object struct {
 	Origin service.Origin
 	// Key has no namespace for cluster-scoped objects.
@@ -45,7 +56,15 @@ type Object struct {
 	Runtime *service.Runtime
 	Model   *service.Model
 	Base    *service.Base
-	Routing routing.Object
+	// Accelerator is a class of accelerators.
+	Accelerator *service.AcceleratorClass
+	// ConfigMap has configurations of endpoint pickers.
+	ConfigMap *service.ConfigMap
+	Routing   routing.Object
+	// Benchmark is run once.
+	Benchmark *load.Job
+	Secret    *service.Secret
+	Account   *service.Account
 	// Scheduling is nil if nothing of it could be read.
 	Scheduling *service.Scheduling
 	// Original is the document as written, without its separator. Its first
@@ -113,6 +132,11 @@ func (o Object) ModelURIs() []string {
 	switch {
 	case o.Service != nil && o.Service.Model != nil:
 		add(o.Service.Model.URI)
+		for i, p := range o.Service.Model.Parts {
+			if i > 0 { // the first is URI
+				add(p.URI)
+			}
+		}
 		for _, a := range o.Service.Model.Adapters {
 			add(a.URI)
 		}
@@ -135,6 +159,9 @@ func (o Object) HubKind() string {
 
 // KindFineTunedWeight is OME's kind of adapters; its objects have no namespace.
 const KindFineTunedWeight = "FineTunedWeight"
+
+// KindAcceleratorClass is OME's kind of accelerators; its objects have no namespace.
+const KindAcceleratorClass = "AcceleratorClass"
 
 // Clip keeps a message to one line of bearable length.
 func Clip(s string) string {
@@ -199,7 +226,6 @@ var PodNotes = map[string]Note{
 
 	"imagePullSecrets": OnProcess(NoSecret), "volumes": OnProcess(NoMount),
 
-	"serviceAccountName": OnProcess(NoAccount), "serviceAccount": OnProcess(NoAccount),
 	"automountServiceAccountToken": OnProcess(NoAccount), "securityContext": OnProcess(NoUser),
 
 	"activeDeadlineSeconds": OnProcess(NoPod), "dnsConfig": OnProcess(NoPod),

@@ -120,6 +120,20 @@ func (r *Report) Failed() bool {
 // Problems are those found so far.
 func (r *Report) Problems() []Problem { return r.problems }
 
+// Conceal has the problems at a path, and below it, say no more than a message: they
+// might quote what is secret.
+func (r *Report) Conceal(path, message string) {
+	for i := range r.problems {
+		p := &r.problems[i]
+		for at := p.Path; at != ""; at = strict.Parent(at) {
+			if at == path {
+				p.Path, p.Message = path, message
+				break
+			}
+		}
+	}
+}
+
 // Has reports whether the document states a field.
 func (r *Report) Has(path string) bool { return r.doc.Has(path) }
 
@@ -154,7 +168,7 @@ func (r *Reader) Meta(m metav1.ObjectMeta, cluster, dots bool) service.Meta {
 	ns := m.Namespace
 	switch {
 	case cluster && ns != "":
-		r.Warnf("metadata.namespace", "has no effect: a %s belongs to no namespace", r.origin.Kind)
+		r.Warnf("metadata.namespace", "has no effect: objects of kind %s belong to no namespace", r.origin.Kind)
 		ns = ""
 	case !cluster && ns == "":
 		ns = service.DefaultNamespace
@@ -198,6 +212,13 @@ func (r *Reader) Model(m metav1.ObjectMeta, cluster bool, o *Object) {
 func (r *Reader) Base(m metav1.ObjectMeta, o *Object) {
 	o.Kind, o.Base = KindBase, &service.Base{Meta: r.Meta(m, false, true)}
 	o.Key = o.Base.Key
+}
+
+// AcceleratorClass begins a class of accelerators.
+func (r *Reader) AcceleratorClass(m metav1.ObjectMeta, o *Object) *service.AcceleratorClass {
+	c := &service.AcceleratorClass{Meta: r.Meta(m, true, true)}
+	o.Kind, o.Key, o.Accelerator = KindAccelerator, c.Key, c
+	return c
 }
 
 // ReadProtocol reads a protocol in any spelling.
@@ -286,8 +307,7 @@ func needsCluster(from *corev1.EnvVarSource) bool {
 		return false
 	}
 	needed := func(optional *bool) bool { return optional == nil || !*optional }
-	return from.SecretKeyRef != nil && needed(from.SecretKeyRef.Optional) ||
-		from.ConfigMapKeyRef != nil && needed(from.ConfigMapKeyRef.Optional)
+	return from.ConfigMapKeyRef != nil && needed(from.ConfigMapKeyRef.Optional)
 }
 
 // CheckTemplates checks the template expressions of a list of texts.
@@ -328,7 +348,7 @@ func CheckContainer(r *Report, path string, c corev1.Container) {
 			r.Errorf(at+".name", "%q is not a variable's name", Clip(e.Name))
 		}
 		if needsCluster(e.ValueFrom) {
-			p := r.Problem(at+".valueFrom", "names a secret or config map, and one machine has none: no replica starts until there is a value, or optional is true")
+			p := r.Problem(at+".valueFrom", "names a config map, and one machine has none: no replica starts until there is a value, or optional is true")
 			p.Warning, p.Platform = true, Process
 		}
 	}

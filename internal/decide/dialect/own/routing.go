@@ -148,7 +148,9 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
 		}
 	}
-	readPrefillAddresses(r, m.Spec.PrefillAddresses, out)
+	answer := len(out.Addresses) > 0
+	out.Prefill = readHelpers(r, "spec.prefillAddresses", m.Spec.PrefillAddresses, answer, out)
+	out.Encode = readHelpers(r, "spec.encodeAddresses", m.Spec.EncodeAddresses, answer, out)
 	out.Protocol = manifest.ReadProtocol(r.Report, "spec.protocol", m.Spec.Protocol)
 	if out.Protocol == "" {
 		out.Protocol = service.ProtocolOpenAI
@@ -162,6 +164,12 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 	if e := m.Spec.KVEvents; e != nil {
 		out.KVEvents = readPoolKVEvents(r, e)
 	}
+	if n := m.Spec.DataParallelSize; n != nil {
+		out.DataParallelSize = *n
+		if *n < 1 || *n > service.MaxDataParallelSize {
+			r.Errorf("spec.dataParallelSize", "%d is out of range: write 1 to %d", *n, service.MaxDataParallelSize)
+		}
+	}
 	if h := m.Spec.HealthCheck; h != nil {
 		out.Health = readPoolHealth(r, h)
 	}
@@ -171,14 +179,15 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 	out.Bounds = readPoolBounds(r, &m.Spec)
 }
 
-// readPrefillAddresses reads the addresses of servers that compute prompts.
-func readPrefillAddresses(r *manifest.Reader, addresses []string, out *routing.Pool) {
-	if len(addresses) > 0 && len(out.Addresses) == 0 {
-		r.Errorf("spec.prefillAddresses", "and no addresses: write those of the servers that answer")
+// readHelpers reads the addresses of servers that compute something for those that
+// answer, and adds them to the pool's.
+func readHelpers(r *manifest.Reader, field string, addresses []string, answer bool, out *routing.Pool) (helpers []string) {
+	if len(addresses) > 0 && !answer {
+		r.Errorf(field, "and no addresses: write those of the servers that answer")
 	}
-	manifest.CheckAtMost(r.Report, "spec.prefillAddresses", len(addresses), maxAddresses)
+	manifest.CheckAtMost(r.Report, field, len(addresses), maxAddresses)
 	for i, a := range addresses {
-		at := strict.Index("spec.prefillAddresses", i)
+		at := strict.Index(field, i)
 		ip, err := netip.ParseAddrPort(a)
 		switch {
 		case err != nil || ip.Port() == 0:
@@ -187,8 +196,9 @@ func readPrefillAddresses(r *manifest.Reader, addresses []string, out *routing.P
 			r.Errorf(at, "%q is listed twice", manifest.Clip(a))
 		}
 		out.Addresses = append(slices.Clip(out.Addresses), a)
-		out.Prefill = append(out.Prefill, ip.String())
+		helpers = append(helpers, ip.String())
 	}
+	return helpers
 }
 
 func readPoolKVEvents(r *manifest.Reader, in *api.PoolKVEvents) service.KVEvents {

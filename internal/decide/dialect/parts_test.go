@@ -1,0 +1,64 @@
+package dialect
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestSeveralURIs: where the files of each of KServe's storageUris lie, and what is said
+// of them on either platform.
+func TestSeveralURIs(t *testing.T) {
+	const model, custom = "model: {modelFormat: {name: sklearn}}", "containers: [{name: kserve-container, image: example.com/x}]"
+	const inPods, outside = "its files would lie in one folder of a pod", "is a path of containers"
+	for _, c := range []struct {
+		predictor, uris string
+		uri, parts      string
+		says            string // of the last URI, with the platform
+	}{
+		{model, `{uri: "s3://a/b"}`, "s3://a/b", "[]", ""},
+		{model, `{uri: "s3://a/b", mountPath: /mnt/models/}`, "s3://a/b", "[]", ""},
+		{model, `{uri: "s3://a/b", mountPath: /mnt/models/x}`, "s3://a/b", "[{s3://a/b /mnt/models/x}]", ""},
+		{model, `{uri: "s3://a/b", mountPath: /mnt/models/x}, {uri: "oci+native://r/m", mountPath: /mnt/models/y}`, "s3://a/b", "[{s3://a/b /mnt/models/x} {oci://r/m /mnt/models/y}]", ""},
+		{custom, `{uri: "s3://a/b", mountPath: /mnt/models/x}`, "s3://a/b", "[{s3://a/b /mnt/models/x}]", ""},
+		{model, `{uri: "s3://a/b"}, {uri: "s3://a/c"}`, "s3://a/b", "[{s3://a/b /mnt/models} {s3://a/c /mnt/models}]", "kubernetes false " + inPods},
+		{model, `{uri: "s3://a/b"}, {uri: "s3://a/c", mountPath: /mnt/models/c}`, "s3://a/b", "[{s3://a/b /mnt/models} {s3://a/c /mnt/models/c}]", "kubernetes false " + inPods},
+		{model, `{uri: "s3://a/b", mountPath: /opt/m}`, "s3://a/b", "[{s3://a/b /opt/m}]", "process true " + outside},
+	} {
+		got := Read("a.yaml", []byte("apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec:\n  predictor:\n    "+
+			c.predictor+"\n    storageUris: ["+c.uris+"]\n"))
+		if len(got.Objects) != 1 || got.Objects[0].Service == nil {
+			t.Errorf("%s: %v", c.uris, got.Problems)
+			continue
+		}
+		o := got.Objects[0]
+		if m := o.Service.Model; m.URI != c.uri || fmt.Sprint(m.Parts) != c.parts {
+			t.Errorf("%s: %s %v, want %s %s", c.uris, m.URI, m.Parts, c.uri, c.parts)
+		}
+		if uris := o.ModelURIs(); len(uris) != max(1, len(o.Service.Model.Parts)) {
+			t.Errorf("%s: files %v", c.uris, uris)
+		}
+		said := ""
+		for _, p := range got.Problems {
+			said = strings.ToLower(fmt.Sprint(p.Platform, " ", p.Warning, " ")) + p.Message
+		}
+		if c.says == "" && said != "" || !strings.HasPrefix(said, c.says) {
+			t.Errorf("%s: %q, want %q", c.uris, said, c.says)
+		}
+	}
+}
+
+// TestAuthoritiesOfConfigMaps: a ConfigMap with the authorities of a store is kept.
+func TestAuthoritiesOfConfigMaps(t *testing.T) {
+	manifest := func(text string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca}\ndata: {cabundle.crt: \"" + text + "\"}\n"
+	}
+	const pem = "-----BEGIN CERTIFICATE-----"
+	got := Read("a.yaml", []byte(manifest(pem)))
+	if len(got.Objects) != 1 || len(got.Problems) > 0 || got.Objects[0].ConfigMap.Authorities != pem {
+		t.Errorf("%+v", got)
+	}
+	if got := Read("a.yaml", []byte(manifest("no"))); len(got.Problems) != 1 || !strings.Contains(got.Problems[0].Message, "no certificate in PEM") {
+		t.Errorf("%v", got.Problems)
+	}
+}
