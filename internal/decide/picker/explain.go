@@ -190,7 +190,13 @@ func (c *Choice) Reason() string {
 			b.WriteString(", none predicted to meet the request's target")
 		}
 		if c.Alike > 1 {
-			fmt.Fprintf(&b, ", %d alike: by the prompt's beginning", c.Alike)
+			fmt.Fprintf(&b, ", %d alike", c.Alike)
+			if c.Fuller > 0 {
+				fmt.Fprintf(&b, ", %d of them left out for the prompts there", c.Fuller)
+			}
+			if c.Alike-c.Fuller > 1 {
+				b.WriteString(": by the prompt's beginning")
+			}
 		}
 	}
 	return b.String()

@@ -24,7 +24,7 @@ func (p *pick) work(slot int32) latency.Work {
 	e := &p.in.Endpoints[slot]
 	w := latency.Work{Uncached: max(0, p.in.Tokens), Ahead: max(0, e.Tokens), Running: float64(max(0, e.InFlight))}
 	if matched := p.out.matches.At(int(slot)); matched > 0 {
-		w.Cached = min(w.Uncached, int64(matched*p.blockBytes/bytesPerToken))
+		w.Cached = min(w.Uncached, int64(matched*p.index.config.BlockBytes/bytesPerToken))
 		w.Uncached -= w.Cached
 	}
 	l := e.Load

@@ -161,8 +161,9 @@ type Choice struct {
 	// Score is the chosen one's, 0 where nothing was scored.
 	Score float64
 	// Alike is how many scored nearly as well, of whom the prompt's beginning
-	// said which is taken; 1 where it did not.
-	Alike int
+	// said which is taken; 1 where it did not. Fuller is how many of them were
+	// left out before, since they hold much more of other prompts than another.
+	Alike, Fuller int
 	// Matched is how many leading blocks of the prompt the chosen one was sent
 	// before, Uncached how many of its tokens are new to it: what the owner
 	// adds to Endpoint.Tokens until the answer begins.
@@ -183,7 +184,7 @@ type Choice struct {
 
 func (c *Choice) reset(p *Policy, in *Input) {
 	c.Outcome, c.Slot, c.Open, c.Left = None, -1, 0, 0
-	c.Score, c.Alike, c.Matched, c.Uncached, c.mean = 0, 1, 0, 0, 0
+	c.Score, c.Alike, c.Fuller, c.Matched, c.Uncached, c.mean = 0, 1, 0, 0, 0, 0
 	c.Forecast = Forecast{}
 	c.matches.reset()
 	c.trace = trace{policy: p}

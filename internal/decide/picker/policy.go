@@ -78,9 +78,9 @@ func (p *Policy) Sheds() bool { return p.sheds }
 // pick is one decision under way.
 type pick struct {
 	*Policy
-	in         *Input
-	out        *Choice
-	blockBytes int // of a block of the index
+	in    *Input
+	out   *Choice
+	index *Index
 }
 
 // Pick chooses an endpoint. It allocates nothing once out has served for a
@@ -92,7 +92,7 @@ func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
 		return
 	}
 	r := &out.run // not on the stack, from where it would escape
-	*r = pick{Policy: p, in: in, out: out}
+	*r = pick{Policy: p, in: in, out: out, index: ix}
 	defer func() { *r = pick{} }()
 	if set = r.filter(p.steps, set); len(set) == 0 {
 		out.Outcome = Dropped
@@ -100,9 +100,6 @@ func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
 	}
 	if p.prefix && ix != nil {
 		ix.Match(in.Blocks, &out.matches)
-	}
-	if r.blockBytes = 1; ix != nil {
-		r.blockBytes = ix.config.BlockBytes
 	}
 	r.foresee(set)
 	set = r.inTime(set)
@@ -215,21 +212,37 @@ func (p *pick) penalizeSilent(set []int32, total []float64) {
 
 // rendezvous is the place of the endpoint that rendezvous hashing gives the
 // prompt's first block, of those that score nearly as much as the best and are
-// not overloaded, and how many those are.
+// not overloaded, and how many those are. A prompt whose beginning none of them
+// holds goes to one with room for it: those that hold half as many blocks more
+// than another of them are left out, so that few long prompts do not fall on one.
 func (p *pick) rendezvous(set []int32, total []float64, top float64) (at, n int) {
 	least := top - nearNew*p.near
 	if p.out.matches.Longest > 0 {
 		least = top - nearKnown*p.near
 	}
+	takes := func(i int, v float64) bool {
+		return v >= least && (v == top || p.affinity(p.out.requests[i], p.config.Balance) > 0)
+	}
+	most := math.MaxInt
+	if p.out.matches.Longest == 0 && p.index != nil {
+		for i, v := range total {
+			if takes(i, v) {
+				most = min(most, p.index.Blocks(int(set[i])))
+			}
+		}
+		most += most/2 + len(p.in.Blocks)/2
+	}
 	var highest uint64
 	for i, v := range total {
-		if v < least || v < top && p.affinity(p.out.requests[i], p.config.Balance) == 0 {
+		if !takes(i, v) {
 			continue
 		}
-		if h := p.in.Endpoints[set[i]].rendezvous(p.in.Blocks[0]); n == 0 || h > highest {
+		n++
+		if p.index != nil && p.index.Blocks(int(set[i])) > most {
+			p.out.Fuller++
+		} else if h := p.in.Endpoints[set[i]].rendezvous(p.in.Blocks[0]); n == p.out.Fuller+1 || h > highest {
 			at, highest = i, h
 		}
-		n++
 	}
 	return at, n
 }
