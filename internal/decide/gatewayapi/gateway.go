@@ -1,6 +1,7 @@
 package gatewayapi
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
@@ -29,6 +31,8 @@ type listener struct {
 	conflict service.Condition
 	// cert reports that what TLS needs is there.
 	cert bool
+	// of are the hosts that routes of each kind have here.
+	of map[routing.Kind]*hostSet
 }
 
 // served reports whether requests can come by the listener.
@@ -102,23 +106,26 @@ func conflict(g *Gateway, i int) service.Condition {
 	return condition(conditionConflicted, false, "NoConflicts", "")
 }
 
-var httpRoutes = RouteKind{Group, "HTTPRoute"}
+// routeKinds are the kinds of routes that listeners take.
+var routeKinds = []RouteKind{{Group, string(routing.KindHTTPRoute)}, {Group, string(routing.KindGRPCRoute)}}
 
 func (j *judge) listener(g *Gateway, l *Listener) listener {
-	out := listener{Listener: l, cert: true, kinds: []RouteKind{httpRoutes},
+	out := listener{Listener: l, cert: true, kinds: routeKinds, of: map[routing.Kind]*hostSet{},
 		accepted: j.accepted(l), resolved: condition(conditionResolved, true, "ResolvedRefs", "")}
 	if a := l.AllowedRoutes; a != nil && len(a.Kinds) > 0 {
 		out.kinds = nil
 		for _, k := range a.Kinds {
-			if (k.Group == "" || k.Group == Group) && k.Kind == httpRoutes.Kind {
-				out.kinds = []RouteKind{httpRoutes}
-				continue
+			k.Group = cmp.Or(k.Group, Group)
+			switch {
+			case !slices.Contains(routeKinds, k):
+				out.resolved = condition(conditionResolved, false, "InvalidRouteKinds", "allowedRoutes.kinds: "+k.Kind+" is not served: HTTPRoute and GRPCRoute are")
+			case !slices.Contains(out.kinds, k):
+				out.kinds = append(out.kinds, k)
 			}
-			out.resolved = condition(conditionResolved, false, "InvalidRouteKinds", "allowedRoutes.kinds: "+k.Kind+" is not served: only HTTPRoute is; gRPC requests go by the model's name")
 		}
 	}
 	if l.Protocol == "HTTPS" {
-		if reason, message := j.certificate(g, l.TLS); reason != "" {
+		if reason, message := j.certificate(g, l); reason != "" {
 			out.resolved, out.cert = condition(conditionResolved, false, reason, message), false
 		}
 	}
@@ -134,10 +141,14 @@ func (j *judge) accepted(l *Listener) service.Condition {
 	switch {
 	case l.Protocol != "HTTP" && l.Protocol != "HTTPS":
 		return no("UnsupportedProtocol", "protocol "+l.Protocol+" is not served: write HTTP or HTTPS")
+	case j.secured(l):
+		if !slices.Contains(j.Front.SecurePorts, l.Port) {
+			return no("PortUnavailable", fmt.Sprintf("the gateway's Service has no port %d for HTTPS: write %v, or set gateway.https.port of its chart", l.Port, j.Front.SecurePorts))
+		}
 	case l.Protocol == "HTTP" && secure:
 		return no("UnsupportedProtocol", "the gateway has a certificate and serves HTTPS alone: write HTTPS")
 	case l.Protocol == "HTTPS" && !secure:
-		return no("UnsupportedProtocol", "the gateway has no certificate and serves HTTP alone: set gateway.tls.secret of its chart, or write HTTP")
+		return no("UnsupportedProtocol", "the gateway has no certificate and serves HTTP alone: set gateway.https.enabled or gateway.tls.secret of its chart, or write HTTP")
 	case j.Front != nil && len(j.Front.Ports) > 0 && !slices.Contains(j.Front.Ports, l.Port):
 		return no("PortUnavailable", fmt.Sprintf("the gateway's Service has no port %d for this: write %v, or add it to the Service", l.Port, j.Front.Ports))
 	case l.TLS != nil && l.TLS.Mode != "" && l.TLS.Mode != "Terminate":
@@ -146,11 +157,16 @@ func (j *judge) accepted(l *Listener) service.Condition {
 	return condition(conditionAccepted, true, "Accepted", "")
 }
 
-// certificate returns why a listener's certificates cannot be served. There is
-// one that can: the Secret that the gateway's pods have mounted. Nobody may read
-// other Secrets.
-func (j *judge) certificate(g *Gateway, t *TLS) (reason, message string) {
+// secured reports whether a listener is for HTTPS with the certificates that it names.
+func (j *judge) secured(l *Listener) bool {
+	return l.Protocol == "HTTPS" && j.Front != nil && len(j.Front.SecurePorts) > 0 && (!j.Front.TLS() || slices.Contains(j.Front.SecurePorts, l.Port))
+}
+
+// certificate returns why a listener's certificates cannot be served. Where the gateway
+// may not read Secrets, there is one that can: that which its pods have mounted.
+func (j *judge) certificate(g *Gateway, l *Listener) (reason, message string) {
 	const invalid = "InvalidCertificateRef"
+	t := l.TLS
 	if t == nil || len(t.CertificateRefs) == 0 {
 		return invalid, "tls.certificateRefs is missing: name the gateway's Secret"
 	}
@@ -165,6 +181,10 @@ func (j *judge) certificate(g *Gateway, t *TLS) (reason, message string) {
 			return invalid, at + "a " + ref.Kind + " is no certificate: name a Secret"
 		case !j.granted(reference{Group, "Gateway", g.Metadata.Namespace}, reference{"", "Secret", k.Namespace}, k.Name):
 			return "RefNotPermitted", fmt.Sprintf("%s%s is in another namespace, and no ReferenceGrant there lets Gateways of %s refer to it", at, k, g.Metadata.Namespace)
+		case j.secured(l):
+			if why := j.Certificate(k); why != "" {
+				return invalid, at + why
+			}
 		case j.Front == nil || k != j.Front.Certificate:
 			served := "it has none"
 			if j.Front != nil && j.Front.TLS() {
@@ -203,12 +223,12 @@ func (j *judge) granted(from, to reference, name string) bool {
 	return false
 }
 
-// admits reports whether the listener lets HTTPRoutes of a namespace in, and if
-// not why.
-func (j *judge) admits(g *gateway, l *listener, namespace string) (bool, string) {
-	if len(l.kinds) == 0 {
-		return false, "allows no HTTPRoutes"
+// admits reports whether the listener lets a route in, and if not why.
+func (j *judge) admits(g *gateway, l *listener, r *Route) (bool, string) {
+	if !slices.Contains(l.kinds, RouteKind{Group, string(r.Kind)}) {
+		return false, "allows no " + string(r.Kind) + "s"
 	}
+	namespace := r.Namespace
 	from, selector := "Same", (*metav1.LabelSelector)(nil)
 	if a := l.AllowedRoutes; a != nil && a.Namespaces != nil && a.Namespaces.From != "" {
 		from, selector = a.Namespaces.From, a.Namespaces.Selector

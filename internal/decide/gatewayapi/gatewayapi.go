@@ -1,13 +1,16 @@
 // Package gatewayapi decides what becomes of the Gateway API's objects:
 // which GatewayClasses, Gateways and listeners are Roundhouse's and can be
-// served, which HTTPRoutes are attached to them, under which hosts, and what
+// served, which HTTPRoutes and GRPCRoutes are attached to them, under which hosts, and what
 // the status of each says, in the API's published conditions and reasons.
 // The controller writes what it decides; every gateway serves by it.
 package gatewayapi
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -117,9 +120,9 @@ type Grant struct {
 	} `json:"spec"`
 }
 
-// Route is an HTTPRoute.
+// Route is an HTTPRoute or a GRPCRoute.
 type Route struct {
-	service.Key
+	routing.ID
 	Parents []routing.Parent
 	// Object is what it says, nil where Problem is why that cannot be served.
 	Object  *routing.HTTPRoute
@@ -133,6 +136,9 @@ type Front struct {
 	// Certificate is the Secret that the gateway serves HTTPS with; the zero Key
 	// means that it serves HTTP.
 	Certificate service.Key
+	// SecurePorts are those at which it takes HTTPS with the certificates that listeners
+	// name, besides HTTP at Ports; none where it does not.
+	SecurePorts []int32
 	Addresses   []Address
 }
 
@@ -154,6 +160,14 @@ type World struct {
 	// Missing is what is wrong with a backend that is not there, "" for one
 	// that is; nil where that is not asked.
 	Missing func(routing.Ref) string
+	// Ours reports whether a service of ours has a name; nil: whatever a reference to a
+	// Service names is one. Others are Kubernetes Services, of which Service is what is
+	// known; nil where that is not asked.
+	Ours    func(service.Key) bool
+	Service func(ServicePort) Service
+	// Certificate is what is wrong with a Secret as a certificate; "" for nothing. It is
+	// asked where the Front has SecurePorts.
+	Certificate func(service.Key) string
 	// Picker is what is known of the endpoint picker that a pool names; nil
 	// where gateways ask none.
 	Picker func(pool service.Key) Picker
@@ -172,9 +186,15 @@ type World struct {
 type Verdict struct {
 	Classes  map[string][]service.Condition
 	Gateways map[service.Key]GatewayStatus
-	Routes   map[service.Key]RouteStatus
+	Routes   map[routing.ID]RouteStatus
 	// Pools are the InferencePools that routes of our Gateways lead to.
 	Pools map[service.Key][]ParentStatus
+	// Services are those that routes of our Gateways may lead to and that are none of
+	// ours, in the order of the routes, the oldest first.
+	Services []ServicePort
+	// Certificates are the Secrets to serve HTTPS with at the Front's SecurePorts, by host
+	// or wildcard; "" is that for all others.
+	Certificates map[string]service.Key
 }
 
 // GatewayStatus is what is true of a Gateway.
@@ -192,13 +212,16 @@ type ListenerStatus struct {
 	Conditions     []service.Condition
 }
 
-// RouteStatus is what is true of an HTTPRoute that names one of our Gateways.
+// RouteStatus is what is true of a route that names one of our Gateways.
 type RouteStatus struct {
 	Parents []ParentStatus
 	// Served is the route as our gateway serves it: under the hosts that its
 	// listeners and the owners of hosts leave to it, and with a Fault for each backend that it may not
 	// reach. nil: not at all.
 	Served *routing.HTTPRoute
+	// Secured is the route as it is served at the Front's SecurePorts, where it is attached
+	// to listeners there; Served is for the other ports then.
+	Secured *routing.HTTPRoute
 }
 
 // ParentStatus is what is true of an object by one Gateway.
@@ -228,19 +251,40 @@ func condition(kind string, ok bool, reason, message string) service.Condition {
 // Judge returns what is true of everything in the world that is Roundhouse's.
 func Judge(w *World) *Verdict {
 	j := judge{World: w, out: &Verdict{Classes: map[string][]service.Condition{}, Gateways: map[service.Key]GatewayStatus{},
-		Routes: map[service.Key]RouteStatus{}, Pools: map[service.Key][]ParentStatus{}}, gateways: map[service.Key]*gateway{}}
+		Routes: map[routing.ID]RouteStatus{}, Pools: map[service.Key][]ParentStatus{}}, gateways: map[service.Key]*gateway{}, named: map[ServicePort]bool{}}
 	j.classes()
 	for i := range w.Gateways {
 		j.gateway(&w.Gateways[i])
 	}
 	j.claims()
-	for i := range w.Routes {
-		j.route(&w.Routes[i])
+	j.certificates()
+	for _, r := range oldestFirst(w.Routes) {
+		j.route(r)
 	}
 	for k, g := range j.gateways {
 		j.out.Gateways[k] = g.status(w.Front)
 	}
 	return j.out
+}
+
+// oldestFirst orders routes as they are attached: which of two kinds has a host of a
+// listener is a matter of age, then of names.
+func oldestFirst(routes []Route) []*Route {
+	out := make([]*Route, len(routes))
+	for i := range routes {
+		out[i] = &routes[i]
+	}
+	slices.SortStableFunc(out, func(a, b *Route) int {
+		return cmp.Or(a.created().Compare(b.created()), strings.Compare(a.Key.String(), b.Key.String()), strings.Compare(string(b.Kind), string(a.Kind)))
+	})
+	return out
+}
+
+func (r *Route) created() (t time.Time) {
+	if r.Object != nil {
+		t = r.Object.Created
+	}
+	return t
 }
 
 // judge is one call of Judge under way.
@@ -250,6 +294,7 @@ type judge struct {
 	gateways map[service.Key]*gateway
 	owners   owners
 	above    owners // of these, by the wildcards over them
+	named    map[ServicePort]bool
 }
 
 func (j *judge) classes() {

@@ -62,7 +62,7 @@ func world(t *testing.T, text string) *World {
 				}
 				switch o := o.Routing.(type) {
 				case *routing.HTTPRoute:
-					w.Routes = append(w.Routes, Route{Key: o.Key, Parents: o.Parents, Object: o})
+					w.Routes = append(w.Routes, Route{ID: routing.IDOf(o), Parents: o.Parents, Object: o})
 				case *routing.Pool:
 					w.Pools = append(w.Pools, o)
 				}
@@ -94,6 +94,9 @@ func rt(parents, more string) string {
 	}
 	return fmt.Sprintf("---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r, namespace: a}\nspec:\n  parentRefs: [%s]\n  %s\n", parents, more)
 }
+
+// routeR is the HTTPRoute that rt makes.
+var routeR = routing.ID{Kind: routing.KindHTTPRoute, Key: service.Key{Namespace: "a", Name: "r"}}
 
 const all = "allowedRoutes: {namespaces: {from: All}}"
 
@@ -138,7 +141,8 @@ func TestGateways(t *testing.T) {
 		"two protocols": {"{name: x, port: 80, protocol: HTTP}, {name: y, port: 80, protocol: HTTPS}", false,
 			"Accepted=True/ListenersNotValid Programmed=True/Programmed",
 			[]string{l(yes, none, refs, on), l("False/UnsupportedProtocol", "True/ProtocolConflict", "False/InvalidCertificateRef", off)}},
-		"GRPCRoute": {"{name: x, port: 80, protocol: HTTP, allowedRoutes: {kinds: [{kind: GRPCRoute}]}}", false, fine, []string{l(yes, none, "False/InvalidRouteKinds", on)}},
+		"TCPRoute":  {"{name: x, port: 80, protocol: HTTP, allowedRoutes: {kinds: [{kind: TCPRoute}]}}", false, fine, []string{l(yes, none, "False/InvalidRouteKinds", on)}},
+		"GRPCRoute": {"{name: x, port: 80, protocol: HTTP, allowedRoutes: {kinds: [{kind: GRPCRoute}]}}", false, fine, []string{l(yes, none, refs, on)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := world(t, ours+gw("g", "roundhouse", c.listeners)+gw("others", "other", c.listeners))
@@ -155,7 +159,7 @@ func TestGateways(t *testing.T) {
 					t.Errorf("listener %d:\n%s, want\n%s", i, got, want)
 				}
 			}
-			if name == "GRPCRoute" && (g.Listeners[0].SupportedKinds == nil || len(g.Listeners[0].SupportedKinds) != 0) {
+			if name == "TCPRoute" && (g.Listeners[0].SupportedKinds == nil || len(g.Listeners[0].SupportedKinds) != 0) {
 				t.Errorf("kinds %v", g.Listeners[0].SupportedKinds)
 			}
 		})
@@ -234,7 +238,7 @@ func TestRoutes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := Judge(world(t, ours+c.text))
-			r := v.Routes[service.Key{Namespace: "a", Name: "r"}]
+			r := v.Routes[routeR]
 			var got []string
 			for _, p := range r.Parents {
 				got = append(got, reasons(p.Conditions))
@@ -270,8 +274,8 @@ func TestRoutes(t *testing.T) {
 
 func TestUnreadableRoute(t *testing.T) {
 	w := world(t, ours+gw("g", "roundhouse", "{name: web, port: 80, protocol: HTTP, "+all+"}"))
-	k := service.Key{Namespace: "a", Name: "r"}
-	w.Routes = []Route{{Key: k, Parents: []routing.Parent{{Name: "g", Namespace: "infra"}}, Problem: "spec.rules[0].filters[0]: is not supported"}}
+	k := routeR
+	w.Routes = []Route{{ID: k, Parents: []routing.Parent{{Name: "g", Namespace: "infra"}}, Problem: "spec.rules[0].filters[0]: is not supported"}}
 	r := Judge(w).Routes[k]
 	if r.Served != nil || len(r.Parents) != 1 || reasons(r.Parents[0].Conditions) != "Accepted=False/UnsupportedValue" {
 		t.Errorf("%+v", r)
@@ -316,7 +320,7 @@ func TestUnsupportedFilters(t *testing.T) {
 		"custom":       {fine + ", " + custom, "Accepted=True/Accepted ResolvedRefs=False/InvalidKind"},
 	} {
 		v := Judge(world(t, ours+gw("g", "roundhouse", "{name: x, port: 80, protocol: HTTP, "+all+"}")+rt("{name: g, namespace: infra}", "rules: ["+c.rules+"]")))
-		r := v.Routes[service.Key{Namespace: "a", Name: "r"}]
+		r := v.Routes[routeR]
 		if len(r.Parents) != 1 || reasons(r.Parents[0].Conditions) != c.want {
 			t.Errorf("%s: %+v, want %s", name, r.Parents, c.want)
 			continue

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 )
 
@@ -129,7 +130,7 @@ func (j *judge) claims() {
 			}
 			for k := range g.listeners {
 				l := &g.listeners[k]
-				if ok, _ := j.admits(g, l, r.Namespace); !ok || !l.named(p) || !l.served() {
+				if ok, _ := j.admits(g, l, r); !ok || !l.named(p) || !l.served() {
 					continue
 				}
 				one := hostnames{}
@@ -138,6 +139,31 @@ func (j *judge) claims() {
 					j.owners.add(host, by(g, r.Object.Created))
 				}
 			}
+		}
+	}
+}
+
+// certificates notes which Secret each host of a listener for HTTPS is served with: of
+// several that claim a host, the first that may.
+func (j *judge) certificates() {
+	claims := map[string]claim{}
+	for _, g := range j.gateways {
+		for i := range g.listeners {
+			l := &g.listeners[i]
+			host := strings.ToLower(l.Hostname)
+			if g.refusal != nil || !l.served() || !j.secured(l.Listener) || j.taken(host, g, g.Metadata.Namespace) != "" {
+				continue
+			}
+			ref := l.TLS.CertificateRefs[0]
+			c := claim{free: j.free(g), since: g.Metadata.CreationTimestamp.Time, namespace: g.Metadata.Namespace, gateway: g.Key().String() + "/" + l.Name}
+			if have, ok := claims[host]; ok && !c.before(have) {
+				continue
+			}
+			claims[host] = c
+			if j.out.Certificates == nil {
+				j.out.Certificates = map[string]service.Key{}
+			}
+			j.out.Certificates[host] = service.Key{Namespace: cmp.Or(ref.Namespace, g.Metadata.Namespace), Name: ref.Name}
 		}
 	}
 }

@@ -40,7 +40,7 @@ func owned(t *testing.T, text string) *World {
 // servedUnder are the hosts of a route, "*" for any and "*!" for any after
 // names, "-" for none; and what its status says.
 func servedUnder(v *Verdict, k string) (hosts, status string) {
-	r := v.Routes[service.ParseKey(k)]
+	r := v.Routes[routing.ID{Kind: routing.KindHTTPRoute, Key: service.ParseKey(k)}]
 	for _, p := range r.Parents {
 		status += p.Conditions[0].Status + " " + p.Conditions[0].Reason + " " + p.Conditions[0].Message
 	}
@@ -219,7 +219,7 @@ func BenchmarkManyRoutes(b *testing.B) {
 		}
 		k := service.Key{Namespace: ns, Name: fmt.Sprint("r", i)}
 		parents := []routing.Parent{{Name: "gw", Namespace: ns}}
-		w.Routes = append(w.Routes, Route{Key: k, Parents: parents, Object: &routing.HTTPRoute{Meta: service.Meta{Key: k}, Hostnames: []string{host}, Parents: parents}})
+		w.Routes = append(w.Routes, Route{ID: routing.ID{Kind: routing.KindHTTPRoute, Key: k}, Parents: parents, Object: &routing.HTTPRoute{Meta: service.Meta{Key: k}, Hostnames: []string{host}, Parents: parents}})
 	}
 	for b.Loop() {
 		if v := Judge(w); len(v.Routes) != 10_000 {

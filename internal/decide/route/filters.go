@@ -32,7 +32,7 @@ func (m *httpMatch) answer(q *Query) error {
 }
 
 // name is that of the match's route.
-func (m *httpMatch) name() string { return "HTTPRoute " + m.route.Key.String() }
+func (m *httpMatch) name() string { return string(m.route.RoutingKind()) + " " + m.route.Key.String() }
 
 // handling is how requests to a backend of the rule are treated.
 func (m *httpMatch) handling(b *routing.Backend) *routing.Handling {

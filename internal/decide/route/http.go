@@ -10,8 +10,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
-// httpTable holds the matches of all HTTPRoutes, each list in the order of the
-// Gateway API's precedence.
+// httpTable holds the matches of all HTTPRoutes and GRPCRoutes, each list in the order
+// of the Gateway API's precedence.
 type httpTable struct {
 	exact    map[string][]*httpMatch // by host
 	wildcard map[string][]*httpMatch // by the host's suffix, ".example.com"
@@ -19,6 +19,8 @@ type httpTable struct {
 	// exactOf and wildcardOf are the namespace of all routes of a host; "" where
 	// there are several.
 	exactOf, wildcardOf map[string]string
+	// hosted reports that a route of other requests than calls over gRPC asks for a host.
+	hosted bool
 	// edits reports that a rule has an answer of its own, or changes its requests'
 	// URLs: otherwise nobody has to look for those.
 	edits bool
@@ -38,6 +40,8 @@ type httpMatch struct {
 	// everything: the match asks for nothing in particular, and its route for
 	// no host.
 	everything bool
+	// plain: its rule leads to Kubernetes Services alone.
+	plain bool
 }
 
 type valueMatch struct {
@@ -64,6 +68,7 @@ func (t *Table) compileHTTP(set *accepted) httpTable {
 	h := httpTable{exact: map[string][]*httpMatch{}, wildcard: map[string][]*httpMatch{}}
 	h.exactOf, h.wildcardOf = map[string]string{}, map[string]string{}
 	for _, r := range set.http {
+		h.hosted = h.hosted || !r.GRPC && len(r.Hostnames) > 0
 		for i := range r.Rules {
 			h.edits = h.edits || r.Rules[i].Handling.Redirect != nil || r.Rules[i].Handling.Rewrite != nil
 			for j := range r.Rules[i].Matches {
@@ -91,8 +96,23 @@ func (t *Table) compileHTTP(set *accepted) httpTable {
 			slices.SortStableFunc(list, precedence)
 		}
 	}
-	slices.SortStableFunc(h.any, precedence)
+	// What comes after names is a tenant's: however much it asks for, it takes nothing
+	// from a route that has every host.
+	slices.SortStableFunc(h.any, func(a, b *httpMatch) int {
+		return cmp.Or(last(a.route.AfterNames, b.route.AfterNames), precedence(a, b))
+	})
 	return h
+}
+
+// last orders false before true.
+func last(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 func belong(of map[string]string, host, namespace string) {
@@ -126,6 +146,7 @@ func compileMatch(r *routing.HTTPRoute, rule int, spec *routing.HTTPMatch) *http
 	for _, b := range r.Rules[rule].Backends {
 		m.split.add(b.Weight)
 	}
+	m.plain = plain(r.Rules[rule].Backends)
 	var err error
 	if spec.Path.Type == routing.MatchRegexp {
 		if m.path, err = Whole(spec.Path.Value); err != nil {
@@ -150,11 +171,25 @@ func compileMatch(r *routing.HTTPRoute, rule int, spec *routing.HTTPMatch) *http
 	return m
 }
 
-// precedence is the Gateway API's for matches of the same host: an exact path,
+// precedence is the Gateway API's for matches of the same host. Those of GRPCRoutes come
+// first, since HTTPRoutes may take calls over gRPC, too. Of HTTPRoutes: an exact path,
 // a pattern (which the API leaves open; the longest first), the longest
 // prefix, a method, the most headers, the most query parameters, the oldest
 // route, its name; then the order in the route.
 func precedence(a, b *httpMatch) int {
+	switch {
+	case a.route.GRPC != b.route.GRPC && a.route.GRPC:
+		return -1
+	case a.route.GRPC != b.route.GRPC:
+		return 1
+	case a.route.GRPC:
+		return cmp.Or(
+			named(a.spec.Call.Service, b.spec.Call.Service),
+			named(a.spec.Call.Method, b.spec.Call.Method),
+			cmp.Compare(len(b.spec.Headers), len(a.spec.Headers)),
+			elder(a, b),
+		)
+	}
 	rank := map[routing.MatchType]int{routing.MatchExact: 0, routing.MatchRegexp: 1, routing.MatchPrefix: 2}
 	method := func(m *httpMatch) int {
 		if m.spec.Method != "" {
@@ -168,10 +203,34 @@ func precedence(a, b *httpMatch) int {
 		cmp.Compare(method(a), method(b)),
 		cmp.Compare(len(b.spec.Headers), len(a.spec.Headers)),
 		cmp.Compare(len(b.spec.Query), len(a.spec.Query)),
+		elder(a, b),
+	)
+}
+
+// elder orders matches that ask for as much: the oldest route, its name, then the order
+// in the route.
+func elder(a, b *httpMatch) int {
+	return cmp.Or(
 		a.route.Created.Compare(b.route.Created),
 		strings.Compare(a.route.Key.String(), b.route.Key.String()),
 		cmp.Compare(a.rule, b.rule),
 	)
+}
+
+// named orders what matches ask of a call's service or method: the longest first. How
+// many characters a pattern matches the API leaves open; patterns come after all names.
+func named(a, b routing.ValueMatch) int {
+	rank := func(m routing.ValueMatch) int {
+		switch m.Type {
+		case routing.MatchExact:
+			return 0
+		case routing.MatchRegexp:
+			return 1
+		case routing.MatchPrefix: // no call has one
+		}
+		return 2
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(len(b.Value), len(a.Value)))
 }
 
 // find is the match that takes the request, nil for none. The most specific
@@ -246,14 +305,16 @@ func (t *Table) NamesPath(q Query) bool {
 }
 
 // Broken is why the HTTPRoute that takes a request can forward none: no backend of
-// its rule is there. nil where one is, and where no HTTPRoute takes it.
-func (t *Table) Broken(q Query) error {
+// its rule is there, or the rule's own answer. nil where one is, and where no HTTPRoute
+// takes it. own reports that the gateway answers such a request itself otherwise, for all
+// namespaces: then a route without a host whose namespace comes after names has no say.
+func (t *Table) Broken(q Query, own bool) error {
 	host := normalHost(q.Host)
 	if ref, ok := t.hosts[host]; ok && ref.Name != "" {
 		return nil
 	}
 	m := t.find(&q, host)
-	if m == nil {
+	if m == nil || own && m.route.AfterNames && len(m.route.Hostnames) == 0 {
 		return nil
 	}
 	if err := m.answer(&q); err != nil {
@@ -293,7 +354,7 @@ func (t *Table) others(q *Query, host, namespace string) bool {
 
 // holds reports whether a request meets the match.
 func (m *httpMatch) holds(q *Query) bool {
-	if m.spec.Method != "" && m.spec.Method != q.Method || !m.holdsPath(q.Path) {
+	if m.route.GRPC && !q.GRPC || m.spec.Method != "" && m.spec.Method != q.Method || m.route.Scheme != "" && (m.route.Scheme == "https") != q.Secure || !m.holdsPath(q.Path) {
 		return false
 	}
 	for i := range m.headers {

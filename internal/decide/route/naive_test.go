@@ -330,6 +330,9 @@ func (s *slow) httpRoute(q Query) (*routing.HTTPRoute, int, *routing.HTTPMatch) 
 	}
 	var all []candidate
 	for nth, r := range objectsOf[*routing.HTTPRoute](s) {
+		if r.GRPC && !q.GRPC {
+			continue
+		}
 		hosts := r.Hostnames
 		if len(hosts) == 0 {
 			hosts = []string{""}
@@ -345,15 +348,23 @@ func (s *slow) httpRoute(q Query) (*routing.HTTPRoute, int, *routing.HTTPMatch) 
 						continue
 					}
 					rank := map[routing.MatchType]int{routing.MatchExact: 0, routing.MatchRegexp: 1, routing.MatchPrefix: 2}[m.Path.Type]
-					wild, noMethod := 0, 0
+					wild, noMethod, after := 0, 0, 0
 					if strings.HasPrefix(h, "*") || h == "" {
 						wild = 1
+					}
+					if h == "" && r.AfterNames {
+						after = 1
 					}
 					if m.Method == "" {
 						noMethod = 1
 					}
-					all = append(all, candidate{fmt.Sprintf("%d %03d %d %04d %d %02d %02d %04d %02d %02d", wild, 999-len(h), rank,
-						9999-len(strings.TrimSuffix(m.Path.Value, "/")), noMethod, 99-len(m.Headers), 99-len(m.Query), nth, i, j), r, i, m})
+					asks := fmt.Sprintf("1 %d %04d %d %02d %02d", rank, 9999-len(strings.TrimSuffix(m.Path.Value, "/")), noMethod, 99-len(m.Headers), 99-len(m.Query))
+					if r.GRPC {
+						ranks := map[routing.MatchType]int{routing.MatchExact: 0, routing.MatchRegexp: 1, "": 2}
+						asks = fmt.Sprintf("0 %d %04d %d %04d %02d", ranks[m.Call.Service.Type], 9999-len(m.Call.Service.Value),
+							ranks[m.Call.Method.Type], 9999-len(m.Call.Method.Value), 99-len(m.Headers))
+					}
+					all = append(all, candidate{fmt.Sprintf("%d %03d %d %s %04d %02d %02d", wild, 999-len(h), after, asks, nth, i, j), r, i, m})
 				}
 			}
 		}
@@ -459,7 +470,7 @@ func compare(t *testing.T, seed uint64) outcome {
 // every shape, and sees that every kind of outcome occurs.
 func TestAgainstNaive(t *testing.T) {
 	seen := map[string]int{}
-	for seed := range uint64(20_000) {
+	for seed := range uint64(40_000) {
 		o := compare(t, seed)
 		switch {
 		case o.err != "":

@@ -25,7 +25,7 @@ func TestBroken(t *testing.T) {
 		{"a.test", "/idle", "weight above 0"}, {"a.test", "/lost", "gone"}, {"a.test", "/none", "weight above 0"},
 		{"b.test", "/", ""}, {"iris.default.localhost", "/", ""},
 	} {
-		err := tab.Broken(Query{Host: c.host, Path: c.path, Method: "GET"})
+		err := tab.Broken(Query{Host: c.host, Path: c.path, Method: "GET"}, false)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s%s: %v, want %q", c.host, c.path, err, c.want)
 		}

@@ -42,6 +42,8 @@ type Query struct {
 	Host string
 	// Path, RawQuery and Method are for HTTPRoutes alone; Path has no query.
 	Path, RawQuery, Method string
+	// GRPC: it is a call over gRPC, Path is "/service/method". GRPCRoutes take no other.
+	GRPC bool
 	// RawPath is the URL's, "" where Path says all; Secure, that the request came over
 	// TLS. They are for redirects and rewrites alone.
 	RawPath string

@@ -43,7 +43,7 @@ func (t Target) Why() string {
 	by := &t.by
 	switch {
 	case by.http != nil:
-		add("HTTPRoute %s, rule %d%s", by.http.route.Key, by.http.rule+1, share(&by.http.split, by.index))
+		add("%s, rule %d%s", by.http.name(), by.http.rule+1, share(&by.http.split, by.index))
 	case by.claim != nil && by.claim.route != nil:
 		add("Route %s%s", by.claim.route.Key, share(&by.claim.split, by.index))
 	case t.Adapter != "":

@@ -9,6 +9,16 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
+// calls are matches of GRPCRoutes.
+var calls = []routing.HTTPMatch{
+	{Path: anyPath},
+	{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: "/v1"}, Call: routing.CallMatch{Service: exactly("v1")}},
+	{Path: exactly("/v1/x"), Call: routing.CallMatch{Service: exactly("v1"), Method: exactly("x")}},
+	{Path: pattern("/[^/]+/x"), Call: routing.CallMatch{Method: exactly("x")}},
+	{Path: pattern("/(?:v[12])/[^/]+"), Call: routing.CallMatch{Service: pattern("v[12]")}},
+	{Path: pattern("/(?:v[12])/(?:x|y)"), Call: routing.CallMatch{Service: pattern("v[12]"), Method: pattern("x|y")}},
+}
+
 // world makes services, objects and a query of few words, so that they meet.
 func world(r *rand.Rand) (*slow, Query) {
 	one := func(words ...string) string { return words[r.IntN(len(words))] }
@@ -70,7 +80,7 @@ func world(r *rand.Rand) (*slow, Query) {
 			}
 			add(o)
 		case 4:
-			o := &routing.HTTPRoute{Meta: meta(k()), AfterNames: r.IntN(2) == 0}
+			o := &routing.HTTPRoute{Meta: meta(k()), AfterNames: r.IntN(2) == 0, GRPC: r.IntN(3) == 0}
 			for range r.IntN(3) {
 				if h := one("x.example", "*.example", "*.x.example", "y.x.example"); !slices.Contains(o.Hostnames, h) {
 					o.Hostnames = append(o.Hostnames, h)
@@ -83,10 +93,13 @@ func world(r *rand.Rand) (*slow, Query) {
 					if r.IntN(3) == 0 {
 						m.Path = value("/v1", "/v1/x", "/")
 					}
+					if o.GRPC {
+						m = calls[r.IntN(len(calls))]
+					}
 					if r.IntN(4) == 0 {
 						m.Headers = append(m.Headers, routing.NamedMatch{Name: "X-A", ValueMatch: value("1", "2")})
 					}
-					if r.IntN(4) == 0 {
+					if !o.GRPC && r.IntN(4) == 0 {
 						m.Query = append(m.Query, routing.NamedMatch{Name: "tier", ValueMatch: value("gold", "")})
 					}
 					rule.Matches = append(rule.Matches, m)
@@ -115,6 +128,6 @@ func world(r *rand.Rand) (*slow, Query) {
 	}
 	header := map[string]string{"X-A": one("", "1", "2"), routing.HeaderObjective[r.IntN(2)]: one("", "a", "b", "c")}
 	q := Query{Host: host(), Path: one("/", "/v1", "/v1/x", "/v1/", "/v1x", "/v2/x"), RawQuery: one("", "tier=gold", "tier=silver&tier=gold", "tier"),
-		Method: one("GET", "POST"), Header: func(h string) string { return header[h] }, Model: one("a", "b", "c", "m/1", "d", "", "z", "default/a", "team/b", "team/m/1")}
+		Method: one("GET", "POST"), GRPC: r.IntN(2) == 0, Header: func(h string) string { return header[h] }, Model: one("a", "b", "c", "m/1", "d", "", "z", "default/a", "team/b", "team/m/1")}
 	return s, q
 }
