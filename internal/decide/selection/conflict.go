@@ -3,6 +3,7 @@ package selection
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -127,7 +128,8 @@ func sameButVersion(f, g *service.SupportedFormat) bool {
 	return strings.EqualFold(f.Format.Name, g.Format.Name) &&
 		strings.EqualFold(f.Framework.Name, g.Framework.Name) &&
 		strings.EqualFold(f.Architecture, g.Architecture) &&
-		strings.EqualFold(f.Quantization, g.Quantization)
+		strings.EqualFold(f.Quantization, g.Quantization) &&
+		reflect.DeepEqual(f.Diffusion, g.Diffusion)
 }
 
 func sameEntry(f, g *service.SupportedFormat) bool {

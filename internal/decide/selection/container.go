@@ -20,6 +20,8 @@ type Containers struct {
 	Lacks string `json:"lacks,omitempty"`
 	// NoGPUs is why containers get no GPUs, with what to do; "" where they do.
 	NoGPUs string `json:"noGPUs,omitempty"`
+	// NoMemoryLimits is why limits of memory have no effect; "" where they have.
+	NoMemoryLimits string `json:"noMemoryLimits,omitempty"`
 }
 
 // Contained lists the roles that run as containers on this machine: those that
@@ -50,7 +52,7 @@ func (p part) placed(h Host, model service.Attributes) (why string, contained bo
 	why = p.lacks(h, model)
 	image := p.image()
 	switch {
-	case image == "" || image == ownImage || why == "" && !p.guessed():
+	case image == "" || ours(image) || why == "" && !p.guessed():
 		return why, false
 	case why == "":
 		return "", h.Containers.Engine != "" && p.uncontained(h) == ""
@@ -68,6 +70,10 @@ func (p part) placed(h Host, model service.Attributes) (why string, contained bo
 // ownImage stands for the image of this program, whose programs are on this
 // machine.
 const ownImage = "roundhouse"
+
+// ours reports whether an image is one of this release, which stands for programs
+// that are on this machine, or could be.
+func ours(image string) bool { return image == ownImage || image == ownImage+"-onnx" }
 
 // image is that of the container that serves.
 func (p part) image() string {
@@ -121,6 +127,9 @@ func (p part) uncontained(h Host) string {
 	if gpus, _ := p.needs(); gpus > 0 && h.Containers.NoGPUs != "" {
 		return h.Containers.NoGPUs
 	}
+	if image := p.image(); h.Accelerators == 0 && forCUDA(image) {
+		return repository(image) + " is built for CUDA, and this machine has no GPU"
+	}
 	names := map[string]bool{}
 	var volumes []corev1.Volume
 	for _, c := range []*service.Component{p.base, p.over} {
@@ -149,6 +158,14 @@ func (p part) uncontained(h Host) string {
 		}
 	}
 	return ""
+}
+
+// forCUDA reports whether an image is known to run on NVIDIA's GPUs alone, whatever its
+// runtime asks for: by its name, or as an engine's own release for them.
+func forCUDA(image string) bool {
+	name := repository(image)
+	return strings.Contains(name[strings.LastIndexByte(name, '/')+1:], "cuda") ||
+		strings.HasSuffix(name, "vllm/vllm-openai") || strings.HasSuffix(name, "lmsysorg/sglang")
 }
 
 // unshared is what a pod has that one container on one machine is not given.

@@ -44,7 +44,8 @@ func TestContained(t *testing.T) {
 	emptyDir := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	off, none := podman, podman
 	off.Containers, none.Containers = Containers{}, Containers{Lacks: "install podman or docker"}
-	noGPUs := podman
+	noGPUs, oneGPU := podman, podman
+	oneGPU.Accelerators = 1
 	noGPUs.Accelerators, noGPUs.Containers.NoGPUs = 1, "run nvidia-ctk"
 	for name, c := range map[string]struct {
 		host      Host
@@ -60,6 +61,8 @@ func TestContained(t *testing.T) {
 		"off":                    {off, local("missing"), false, "missing is not on PATH: pip install it"},
 		"no engine":              {none, local("missing"), false, "pip install it; nor can its image run as a container: install podman or docker"},
 		"our own image":          {podman, main(func(m *corev1.Container) { m.Image = ownImage }), false, "no command for image roundhouse"},
+		"an image for CUDA":      {podman, main(func(m *corev1.Container) { m.Image = "docker.io/vllm/vllm-openai:v0.9.0" }), false, "vllm/vllm-openai is built for CUDA, and this machine has no GPU"},
+		"the same with a GPU":    {oneGPU, main(func(m *corev1.Container) { m.Image = "docker.io/vllm/vllm-openai:v0.9.0" }), true, "runs on this machine: image"},
 		"an emptyDir":            {podman, mounts(emptyDir, corev1.VolumeMount{MountPath: "/x"}), true, ""},
 		"a claim":                {podman, mounts(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}, corev1.VolumeMount{MountPath: "/x"}), false, "neither an emptyDir nor a hostPath"},
 		"a path out of a volume": {podman, mounts(emptyDir, corev1.VolumeMount{MountPath: "/x", SubPath: "../y"}), false, "leaves the volume"},

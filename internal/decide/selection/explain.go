@@ -2,6 +2,7 @@ package selection
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -99,6 +100,7 @@ func modelWords(a service.Attributes) string {
 		{named(a.Framework), "framework"},
 		{a.Architecture, "architecture"},
 		{a.Quantization, "quantization"},
+		{pipeline(a.Diffusion), "diffusion"},
 		{size, "parameters"},
 	} {
 		if p.value == "" {
@@ -190,14 +192,35 @@ func (s *subject) lacking(ranked []*assessed) (reason, message string) {
 
 // unlisted words a format that no enabled runtime lists, "" when one does.
 func (s *subject) unlisted(ranked []*assessed) string {
+	return unlisted(s.model.Format.Name, func(yield func(*service.Runtime) bool) {
+		for _, a := range ranked {
+			if !yield(a.Runtime) {
+				return
+			}
+		}
+	})
+}
+
+// UnknownFormat words a format that none of the runtimes lists, "" when one does.
+func UnknownFormat(format string, runtimes []service.Runtime) string {
+	return unlisted(format, func(yield func(*service.Runtime) bool) {
+		for i := range runtimes {
+			if !yield(&runtimes[i]) {
+				return
+			}
+		}
+	})
+}
+
+func unlisted(format string, runtimes iter.Seq[*service.Runtime]) string {
 	var known []string
-	for _, a := range ranked {
-		if a.Runtime.Disabled {
+	for rt := range runtimes {
+		if rt.Disabled {
 			continue
 		}
-		for i := range a.Runtime.Formats {
-			name := a.Runtime.Formats[i].Format.Name
-			if name == "" || strings.EqualFold(name, s.model.Format.Name) {
+		for i := range rt.Formats {
+			name := rt.Formats[i].Format.Name
+			if name == "" || strings.EqualFold(name, format) {
 				return ""
 			}
 			known = append(known, name)
@@ -205,8 +228,8 @@ func (s *subject) unlisted(ranked []*assessed) string {
 	}
 	slices.Sort(known)
 	known = slices.CompactFunc(known, strings.EqualFold)
-	msg := fmt.Sprintf("no enabled runtime lists the format %q", s.model.Format.Name)
-	if near := closest(s.model.Format.Name, known); near != "" {
+	msg := fmt.Sprintf("no enabled runtime lists the format %q", format)
+	if near := closest(format, known); near != "" {
 		return msg + fmt.Sprintf(": did you mean %q?", near)
 	}
 	if len(known) > 0 {
@@ -320,7 +343,7 @@ func (s *subject) wants() string {
 		return "the model's format"
 	}
 	return listed(&service.SupportedFormat{Format: s.model.Format, Framework: s.model.Framework,
-		Architecture: s.model.Architecture, Quantization: s.model.Quantization})
+		Architecture: s.model.Architecture, Quantization: s.model.Quantization, Diffusion: s.model.Diffusion})
 }
 
 // formatField is where the manifest's dialect states the model's format.

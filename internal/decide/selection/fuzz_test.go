@@ -41,14 +41,41 @@ func (g generator) attributes() service.Attributes {
 		Framework:    g.versioned("", "transformers", "Transformers", "torch"),
 		Architecture: g.pick("", "LlamaForCausalLM", "MistralForCausalLM"),
 		Quantization: g.pick("", "", "fp8"),
+		Diffusion:    g.pipeline(),
 		Parameters:   g.parameters(),
 	}
+}
+
+func (g generator) pipeline() *service.DiffusionPipeline {
+	if !g.one(4) {
+		return nil
+	}
+	p := &service.DiffusionPipeline{Class: g.pick("", "FluxPipeline", "QwenImagePipeline")}
+	for _, name := range []string{"vae", "scheduler"} {
+		if g.one(2) {
+			if p.Components == nil {
+				p.Components = map[string]service.DiffusionComponent{}
+			}
+			p.Components[name] = service.DiffusionComponent{Library: g.pick("", "diffusers", "transformers"), Type: g.pick("", "AutoencoderKL")}
+		}
+	}
+	return p
 }
 
 // near is an entry made from the model, so that most agree somewhere.
 func (g generator) near(a service.Attributes) service.SupportedFormat {
 	other := g.attributes()
 	f := service.SupportedFormat{Format: a.Format, Framework: a.Framework, Architecture: a.Architecture, Quantization: a.Quantization}
+	switch g.IntN(16) {
+	case 0, 1, 2:
+		f.Diffusion = a.Diffusion
+	case 3:
+		f.Diffusion = other.Diffusion
+	}
+	if g.one(3) {
+		f.Accelerators = map[string]service.AcceleratorConfig{g.pick("h100", "A100"): {MinMemoryPerBillionGB: int64(g.IntN(30)),
+			Parallel: service.AcceleratorParallel{Tensor: int64(g.IntN(3)), Pipeline: int64(g.IntN(2))}}}
+	}
 	if g.one(4) {
 		f.Format = other.Format
 	}
@@ -115,8 +142,11 @@ func (g generator) runtime(i int, a service.Attributes) service.Runtime {
 	if !g.one(3) {
 		rt.Size = &service.SizeRange{Min: []int64{0, 1e9, 5e9, 7e9}[g.IntN(4)], Max: []int64{0, 7e9, 9e9, 100e9}[g.IntN(4)]}
 	}
-	if g.one(3) {
-		rt.AcceleratorClasses = []string{g.pick("h100", "A100")}
+	for range g.IntN(4) {
+		rt.AcceleratorClasses = append(rt.AcceleratorClasses, g.pick("h100", "A100", "l4"))
+	}
+	if g.one(16) {
+		rt.AcceleratorNeeds = g.needs()
 	}
 	if !g.one(15) {
 		rt.Components.Engine = g.component(true)
@@ -145,8 +175,22 @@ func (g generator) request() Request {
 	if g.one(4) {
 		svc.Runtime = &service.ObjectRef{Name: fmt.Sprintf("rt-%d", g.IntN(4)), Kind: g.pick("", "", "ServingRuntime", "ClusterServingRuntime")}
 	}
-	if g.one(6) {
-		svc.AcceleratorClass = []string{g.pick("H100", "a100")}
+	for _, role := range []service.Role{service.RoleEngine, service.RoleDecoder} {
+		var sel service.AcceleratorSelector
+		if g.one(20) {
+			sel.Class = g.pick("H100", "a100")
+			svc.AcceleratorClass = append(svc.AcceleratorClass, sel.Class)
+		}
+		if g.one(10) {
+			sel.Policy = service.AcceleratorPolicy(g.pick("", "BestFit", "Cheapest", "MostCapable", "FirstAvailable"))
+			sel.Needs = g.needs()
+		}
+		if sel.Class != "" || sel.Policy != "" || !sel.Needs.IsZero() {
+			if svc.Accelerators == nil {
+				svc.Accelerators = map[service.Role]service.AcceleratorSelector{}
+			}
+			svc.Accelerators[role] = sel
+		}
 	}
 	if g.one(4) {
 		svc.Components.Engine = g.component(false)
@@ -157,7 +201,66 @@ func (g generator) request() Request {
 	if g.one(12) {
 		svc.Components.Decoder = g.component(false)
 	}
-	return Request{Service: svc, Attributes: g.attributes()}
+	return Request{Service: svc, Attributes: g.attributes(), Classes: g.classes()}
+}
+
+func (g generator) needs() service.AcceleratorNeeds {
+	var n service.AcceleratorNeeds
+	switch g.IntN(10) {
+	case 0:
+		n.MinMemoryGB = []int64{24, 41, 80}[g.IntN(3)]
+	case 1:
+		n.MaxMemoryGB = []int64{24, 41}[g.IntN(2)]
+	case 2:
+		n.MinCapability = g.pick("8.0", "9", "10.0")
+	case 3:
+		n.Features = []string{g.pick("FP8", "nvlink")}
+	case 4:
+		n.Excluded = []string{g.pick("H100", "l4")}
+	case 5:
+		n.Families = []string{g.pick("hopper", "NVIDIA-Ampere", "cdna")}
+	case 6:
+		n.Precisions = []string{g.pick("fp8", "int4"), g.pick("FP16", "fp32")}
+	case 7:
+		n.MinTFLOPS = 500
+		n.MinMemoryGB = 24
+	}
+	return n
+}
+
+func (g generator) classes() (out []service.AcceleratorClass) {
+	figure := func(n ...int64) int64 { return n[g.IntN(len(n))] }
+	for _, name := range []string{"h100", "a100", "L4"} {
+		if g.one(3) {
+			continue
+		}
+		c := service.AcceleratorClass{Vendor: g.pick("", "nvidia"), Family: g.pick("", "hopper", "ampere"), Model: g.pick("", name),
+			MemoryGB: float64(figure(0, 24, 40, 80)), ComputeCapability: g.pick("", "8.9", "9.0", "10"), BandwidthGBps: float64(figure(0, 300, 3350))}
+		c.Name = name
+		if g.one(2) {
+			c.Features = []string{"fp8"}
+			c.TFLOPS = map[string]int64{"fp16": figure(312, 989), "int8": figure(624, 1979)}
+		}
+		if g.one(6) {
+			c.PCIVendor, c.PCIDevices = g.pick("", "10DE"), []string{g.pick("2330", "20b5")}
+		}
+		price := func() *float64 {
+			if g.one(2) {
+				return nil
+			}
+			return new(float64(figure(1, 2, 5)))
+		}
+		switch g.IntN(4) {
+		case 0:
+			c.Cost.PerHour, c.Cost.SpotPerHour = price(), price()
+		case 1:
+			c.Cost.PerMillionTokens = price()
+		case 2:
+			c.Cost.Tier = g.pick("low", "High", "odd")
+		}
+		out = append(out, c)
+	}
+	return out
 }
 
 func (g generator) host() Host {
@@ -167,6 +270,13 @@ func (g generator) host() Host {
 	}
 	if g.one(2) {
 		h.MemoryBytes = 16 << 30
+	}
+	if g.one(2) {
+		known := []GPU{{Name: "NVIDIA H100 80GB HBM3", Memory: 81559 << 20, Capability: "9.0", PCIVendor: "10de", PCIDevice: "2330"},
+			{Name: "NVIDIA A100-SXM4-40GB", Memory: 40960 << 20, Capability: "8.0"}, {Name: "NVIDIA L4", Capability: "8.9"}, {}}
+		for range h.Accelerators {
+			h.GPUs = append(h.GPUs, known[g.IntN(len(known))])
+		}
 	}
 	return h
 }
@@ -214,7 +324,7 @@ func agree(t *testing.T, req Request, rts []service.Runtime, host Host) (chosen 
 		t.Errorf("message %q is not one line", res.Message)
 	}
 	if t.Failed() {
-		t.Fatalf("attributes %+v\nservice %s\n%s\nruntimes %s", req.Attributes, encode(t, req.Service), res.Explain(), before)
+		t.Fatalf("attributes %+v\nservice %s\nclasses %s\nGPUs %+v\n%s\nruntimes %s", req.Attributes, encode(t, req.Service), encode(t, req.Classes), host.GPUs, res.Explain(), before)
 	}
 	return res.Chosen != nil
 }
@@ -227,6 +337,9 @@ func same(t *testing.T, i int, c Candidate, v verdict) {
 	}
 	if len(c.Rules) != len(v.rules) {
 		t.Errorf("%s: %d rules, want %d", c.Name, len(c.Rules), len(v.rules))
+	}
+	if c.Classes != (service.RoleClasses{Engine: v.engine, Decoder: v.decoder}) {
+		t.Errorf("%s: classes %+v, want %q and %q", c.Name, c.Classes, v.engine, v.decoder)
 	}
 	for _, r := range c.Rules {
 		if r.Pass != v.rules[r.Name] || r.Why == "" {

@@ -38,6 +38,8 @@ func (s *subject) runs(rt *service.Runtime) Rule {
 // program follows after a colon.
 const runsHere = "runs on this machine"
 
+const withoutGPUs = "without GPUs, since this machine has none"
+
 // hostRule checks base with over laid on it, for a model. On a
 // cluster everything runs but what is a command for one machine alone. On one
 // machine every component needs a command whose program is there with all that
@@ -56,27 +58,26 @@ func hostRule(base, over service.Components, h Host, model service.Attributes) R
 			continue
 		}
 		parts++
-		if why, contained := p.placed(h, model); why != "" {
+		if why, how := p.how(h, model); why != "" {
 			if !slices.Contains(lacks, why) { // both of prefill and decode may lack one program
 				lacks = append(lacks, why)
 			}
-		} else if contained {
-			instead = append(instead, p.asContainer(h, model))
-		} else if l := p.local(); l.FallbackOf != nil {
-			instead = append(instead, l.Command[0]+" in place of "+l.FallbackOf.Command[0]+", which is not on PATH")
+		} else if how != "" && !slices.Contains(instead, how) {
+			instead = append(instead, how)
 		}
 		g, m := p.needs()
+		if g > 0 && h.Accelerators == 0 && p.local().NeedsNoGPU() {
+			g = 0
+			if !slices.Contains(instead, withoutGPUs) {
+				instead = append(instead, withoutGPUs)
+			}
+		}
 		gpus, memory = plus(gpus, g), plus(memory, m)
 	}
 	if parts == 0 {
 		lacks = append(lacks, "it has no component to run")
 	}
-	if gpus > int64(h.Accelerators) {
-		lacks = append(lacks, "it needs "+strconv.FormatInt(gpus, 10)+" GPUs, this machine has "+strconv.Itoa(h.Accelerators))
-	}
-	if h.MemoryBytes > 0 && memory > h.MemoryBytes {
-		lacks = append(lacks, "it needs "+gibibytes(memory)+" of memory, this machine has "+gibibytes(h.MemoryBytes))
-	}
+	lacks = append(lacks, h.short(gpus, memory)...)
 	if len(lacks) > 0 {
 		return fail(RuleHost, strings.Join(lacks, "; "))
 	}
@@ -86,12 +87,42 @@ func hostRule(base, over service.Components, h Host, model service.Attributes) R
 	return pass(RuleHost, runsHere)
 }
 
-// clusterRule fails for components that state only how they run on one machine.
+// short is what a machine has too little of for GPUs and bytes of memory.
+func (h Host) short(gpus, memory int64) (out []string) {
+	if gpus > int64(h.Accelerators) {
+		out = append(out, "it needs "+strconv.FormatInt(gpus, 10)+" GPUs, this machine has "+strconv.Itoa(h.Accelerators))
+	}
+	if h.MemoryBytes > 0 && memory > h.MemoryBytes {
+		out = append(out, "it needs "+gibibytes(memory)+" of memory, this machine has "+gibibytes(h.MemoryBytes))
+	}
+	return out
+}
+
+// how returns why this machine cannot run the part, or what it runs in place of its own
+// program, "" when that itself runs.
+func (p part) how(h Host, model service.Attributes) (lacks, instead string) {
+	why, contained := p.placed(h, model)
+	switch l := p.local(); {
+	case why != "":
+		return why, ""
+	case contained:
+		return "", p.asContainer(h, model)
+	case l.FallbackOf != nil:
+		return "", l.Command[0] + " in place of " + l.FallbackOf.Command[0] + ", which is not on PATH"
+	}
+	return "", ""
+}
+
+// clusterRule fails for components that state only how they run on one machine, and
+// for those of runtimes that leave their image to the service where it names none.
 func clusterRule(base, over service.Components) Rule {
 	for _, role := range service.Roles {
-		p := part{role, base.Get(role), over.Get(role)}
-		if p.local() != nil && !p.contained() {
+		switch p := (part{role, base.Get(role), over.Get(role)}); {
+		case p.contained():
+		case p.local() != nil:
 			return fail(RuleHost, "its "+string(role)+" is a command for one machine and has no container")
+		case p.base != nil && len(p.base.Pod.Containers) == 0 && p.nodes() == 0:
+			return fail(RuleHost, "it leaves to the service what its "+string(role)+" runs, and the service names no image")
 		}
 	}
 	return pass(RuleHost, "runs on a cluster")
@@ -185,12 +216,12 @@ func (p part) local() *service.Local {
 
 // contained reports whether the part states anything of pods.
 func (p part) contained() bool {
-	for _, c := range []*service.Component{p.base, p.over} {
-		if c != nil && (len(c.Pod.Containers) > 0 || c.Leader != nil || c.Worker != nil) {
-			return true
-		}
+	if c := p.base; c != nil && (len(c.Pod.Containers) > 0 || c.Leader != nil || c.Worker != nil) {
+		return true
 	}
-	return false
+	c := p.over // whose container may state no more than what it needs
+	return c != nil && (c.Leader != nil || c.Worker != nil ||
+		slices.ContainsFunc(c.Pod.Containers, func(c corev1.Container) bool { return c.Image != "" }))
 }
 
 // serving is the container that serves, of the service or of the runtime, nil for

@@ -18,6 +18,7 @@ const (
 	faultFrameworkVersion
 	faultArchitecture
 	faultQuantization
+	faultDiffusion
 )
 
 // gravity orders near misses: another format is further away than any set of
@@ -97,6 +98,10 @@ func (s *subject) compare(f *service.SupportedFormat) match {
 	s.name(&m, faultFramework, f.Framework.Name, s.model.Framework.Name)
 	s.name(&m, faultArchitecture, f.Architecture, s.model.Architecture)
 	s.name(&m, faultQuantization, f.Quantization, s.model.Quantization)
+	if f.Diffusion != nil && (s.model.Diffusion != nil || !s.named) {
+		_, _, _, ok := f.Diffusion.Differs(s.model.Diffusion)
+		m.note(faultDiffusion, ok)
+	}
 	// A version says nothing beside another name. An entry without a format
 	// version never meets a model that states one.
 	if s.format.text != "" && m.faults&faultFormat == 0 {
@@ -139,9 +144,9 @@ func named(v service.NamedVersion) string {
 // listed is the entry in words ("safetensors 1.0.0, transformers 4.36.2,
 // MistralForCausalLM").
 func listed(f *service.SupportedFormat) string {
-	var parts [4]string
+	var parts [5]string
 	n := 0
-	for _, p := range [...]string{named(f.Format), named(f.Framework), f.Architecture, f.Quantization} {
+	for _, p := range [...]string{named(f.Format), named(f.Framework), f.Architecture, f.Quantization, pipeline(f.Diffusion)} {
 		if p != "" {
 			parts[n] = p
 			n++
@@ -153,9 +158,21 @@ func listed(f *service.SupportedFormat) string {
 	return strings.Join(parts[:n], ", ")
 }
 
+// pipeline is a diffusion pipeline in words.
+func pipeline(p *service.DiffusionPipeline) string {
+	switch {
+	case p == nil:
+		return ""
+	case p.Class == "":
+		return "a diffusion pipeline"
+	}
+	return p.Class
+}
+
 // differs describes where an entry and the model disagree.
 func (s *subject) differs(f *service.SupportedFormat, set faults) string {
 	var parts []string
+	at, wanted, has, _ := f.Diffusion.Differs(s.model.Diffusion)
 	for _, a := range []struct {
 		bit                faults
 		what, entry, model string
@@ -168,12 +185,13 @@ func (s *subject) differs(f *service.SupportedFormat, set faults) string {
 			s.model.Framework.Version + s.framework.unordered(f.Framework.Version, f.FrameworkOperator)},
 		{faultArchitecture, "architecture", f.Architecture, s.model.Architecture},
 		{faultQuantization, "quantization", f.Quantization, s.model.Quantization},
+		{faultDiffusion, at, wanted, has},
 	} {
 		switch {
 		case set&a.bit == 0:
 		case a.entry == "":
 			parts = append(parts, "lists no "+strings.TrimSpace(a.what)+", the model asks for "+a.model)
-		case a.model == "" && a.bit == faultQuantization:
+		case a.model == "" && (a.bit == faultQuantization || a.bit == faultDiffusion):
 			parts = append(parts, "wants "+a.what+" "+a.entry+", the model states none")
 		case a.model == "":
 			parts = append(parts, "wants "+a.what+" "+a.entry+", the model's is not known")

@@ -18,6 +18,8 @@ type verdict struct {
 	rules map[string]bool
 	entry int // -1: none matches
 	rank  int // 0: fails a rule
+	// engine and decoder are the classes of accelerators chosen.
+	engine, decoder string
 }
 
 type naive struct {
@@ -25,12 +27,13 @@ type naive struct {
 	model    service.Attributes
 	host     Host
 	explicit bool
+	classes  []service.AcceleratorClass
 }
 
 // naiveChoose returns a verdict per candidate, the settled protocol of the
 // first and the reason when there is none.
 func naiveChoose(req Request, runtimes []service.Runtime, host Host) (vs []verdict, protocol service.Protocol, reason string) {
-	n := naive{svc: *req.Service, model: req.Attributes, host: host, explicit: req.Service.Runtime != nil}
+	n := naive{svc: *req.Service, model: req.Attributes, host: host, explicit: req.Service.Runtime != nil, classes: req.Classes}
 	candidates := n.candidates(runtimes)
 	if n.explicit && len(candidates) == 0 {
 		return nil, "", "RuntimeNotRecognized"
@@ -113,7 +116,7 @@ func (n naive) judge(rt service.Runtime, candidates []service.Runtime) verdict {
 	v.rules["autoSelect"] = n.explicit || n.autoSelected(rt, v.entry)
 
 	v.rules["shape"] = n.shaped(rt)
-	v.rules["accelerator"] = n.accelerated(rt)
+	v.rules["accelerator"] = n.accelerated(&v)
 	lo, hi, bounded := n.sizeRange(rt)
 	v.rules["size"] = !bounded || n.model.Parameters == 0 || lo <= n.model.Parameters && (hi < 0 || n.model.Parameters <= hi)
 
@@ -127,16 +130,6 @@ func (n naive) judge(rt service.Runtime, candidates []service.Runtime) verdict {
 	}
 	v.rules["host"] = n.runsHere(rt)
 	return v
-}
-
-func (n naive) accelerated(rt service.Runtime) bool {
-	listed := strings.ToLower(strings.Join(rt.AcceleratorClasses, " "))
-	for _, want := range n.svc.AcceleratorClass {
-		if !strings.Contains(listed, strings.ToLower(want)) {
-			return false
-		}
-	}
-	return true
 }
 
 // shaped: one if and only if the other; by name the runtime may bring more.
@@ -253,6 +246,12 @@ func (n naive) matches(f service.SupportedFormat) (met int, ok bool) {
 		default:
 			met++
 		}
+	}
+	if f.Diffusion != nil && !(n.explicit && n.model.Diffusion == nil) {
+		if !naivePipeline(*f.Diffusion, n.model.Diffusion) {
+			return 0, false
+		}
+		met++
 	}
 	if n.model.Format.Version != "" {
 		if f.Format.Version == "" || !naiveVersions(f.Format.Version, f.FormatOperator, n.model.Format.Version) {
@@ -395,7 +394,13 @@ func (n naive) runsHere(rt service.Runtime) bool {
 				if c.Local != nil {
 					commands++
 				}
-				if len(c.Pod.Containers) > 0 || c.Leader != nil || c.Worker != nil {
+				images := 0
+				for _, in := range c.Pod.Containers {
+					if in.Image != "" || c == a { // a service may only say what it needs
+						images++
+					}
+				}
+				if images > 0 || c.Leader != nil || c.Worker != nil {
 					pods++
 				}
 			}

@@ -13,14 +13,15 @@ import (
 // bears this catalog runtime's name.
 func (s *subject) check(rt *service.Runtime, shadowed bool) *assessed {
 	m, ok := s.matched(rt)
-	a := &assessed{Candidate: Candidate{Runtime: rt, Name: rt.Name, Scope: rt.Scope, Entry: -1}}
+	accelerator, classes := s.accelerator(rt, m.of(rt, ok))
+	a := &assessed{Candidate: Candidate{Runtime: rt, Name: rt.Name, Scope: rt.Scope, Entry: -1, Classes: classes}}
 	a.Rules = []Rule{
 		enabled(rt, shadowed),
 		s.multiModel(rt),
 		s.formatRule(rt, m, ok),
 		s.autoSelect(rt, m, ok),
 		s.sameShape(rt),
-		s.accelerator(rt),
+		accelerator,
 		s.size(rt),
 		s.protocolRule(rt),
 	}
@@ -138,21 +139,6 @@ func (s *subject) sameShape(rt *service.Runtime) Rule {
 		return pass(RuleShape, sh.String())
 	}
 	return fail(RuleShape, "runs "+sh.String()+", the service asks for "+s.shape.String())
-}
-
-func (s *subject) accelerator(rt *service.Runtime) Rule {
-	switch {
-	case len(s.svc.AcceleratorClass) == 0:
-		return pass(RuleAccelerator, "none asked for")
-	case len(rt.AcceleratorClasses) == 0:
-		return fail(RuleAccelerator, "lists none, the service asks for "+strings.Join(s.svc.AcceleratorClass, ", "))
-	}
-	for _, want := range s.svc.AcceleratorClass {
-		if !slices.ContainsFunc(rt.AcceleratorClasses, func(have string) bool { return strings.EqualFold(have, want) }) {
-			return fail(RuleAccelerator, "lists "+strings.Join(rt.AcceleratorClasses, ", ")+", the service asks for "+want)
-		}
-	}
-	return pass(RuleAccelerator, "has "+strings.Join(s.svc.AcceleratorClass, ", "))
 }
 
 func (s *subject) size(rt *service.Runtime) Rule {

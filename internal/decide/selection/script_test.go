@@ -21,6 +21,7 @@ import (
 //	runtime NAME [scope=cluster] [namespace=N] [protocols=a,b] [size=5B-9B] [created=2024-01-02] …
 //	  format NAME[/VERSION] [framework=NAME[/VERSION]] [arch=A] [quant=Q] [auto] [priority=N] [op=…] [fop=…]
 //	host [cluster] [programs=a,b] [gpus=N] [memory=16Gi]
+//	class NAME [memory=80] [capability=9.0] [product=P] … (an accelerator class)
 //	service NAME [namespace=N] [format=NAME[/VERSION]] … [runtime=NAME] [protocol=P] [default=P] …
 //	reset
 //	choose | conflicts
@@ -43,6 +44,7 @@ type script struct {
 	runtimes []service.Runtime
 	host     Host
 	req      Request
+	classes  []service.AcceleratorClass
 }
 
 // run executes a script and returns it with its output brought up to date.
@@ -96,6 +98,10 @@ func (s *script) command(verb string, f fieldList) (string, error) {
 		rt.Formats = append(rt.Formats, e)
 	case "host":
 		s.host, err = readHost(f)
+	case "class":
+		var c service.AcceleratorClass
+		c, err = readClass(f)
+		s.classes = append(s.classes, c)
 	case "service":
 		s.req, err = readService(f)
 	case "choose":
@@ -110,6 +116,7 @@ func (s *script) command(verb string, f fieldList) (string, error) {
 
 // choose prints the explanation, having checked that it survives JSON.
 func (s *script) choose() (string, error) {
+	s.req.Classes = s.classes
 	res := Choose(s.req, s.runtimes, s.host)
 	text := res.Explain()
 	data, err := json.Marshal(res)
@@ -205,7 +212,7 @@ func namedVersion(s string) service.NamedVersion {
 }
 
 func readRuntime(f fieldList) (rt service.Runtime, err error) {
-	if err := f.only("name scope namespace protocols size created disabled multi any multinode decoder workers classes image local install gpus memory adapters"); err != nil {
+	if err := f.only("name scope namespace protocols size created disabled multi any multinode decoder workers classes image local install gpus memory adapters minmemory mincapability features"); err != nil {
 		return rt, err
 	}
 	rt.Name, rt.Namespace, rt.Scope = f["name"], f["namespace"], service.ScopeCluster
@@ -233,6 +240,7 @@ func readRuntime(f fieldList) (rt service.Runtime, err error) {
 	}
 	rt.Disabled, rt.MultiModel, rt.AutoSelectAny, rt.MultiNode = f.has("disabled"), f.has("multi"), f.has("any"), f.has("multinode")
 	rt.AcceleratorClasses = list(f["classes"])
+	rt.AcceleratorNeeds = readNeeds(f)
 	if f.has("adapters") {
 		rt.Adapters = &service.AdapterArgs{Each: []string{"{{.Adapter}}"}}
 	}
@@ -287,11 +295,17 @@ func readComponents(f fieldList) (c service.Components, err error) {
 }
 
 func readFormat(f fieldList) (e service.SupportedFormat, err error) {
-	if err := f.only("name framework arch quant auto priority op fop"); err != nil {
+	if err := f.only("name framework arch quant auto priority op fop pipeline vae on tp perbillion"); err != nil {
 		return e, err
 	}
 	e.Format, e.Framework = namedVersion(f["name"]), namedVersion(f["framework"])
 	e.Architecture, e.Quantization, e.AutoSelect = f["arch"], f["quant"], f.has("auto")
+	e.Diffusion = readPipeline(f)
+	if f.has("on") {
+		config := service.AcceleratorConfig{MinMemoryPerBillionGB: int64(number0(f["perbillion"]))}
+		config.Parallel.Tensor = int64(number0(f["tp"]))
+		e.Accelerators = map[string]service.AcceleratorConfig{f["on"]: config}
+	}
 	e.FormatOperator, e.FrameworkOperator = service.Operator(f["op"]), service.Operator(f["fop"])
 	if f.has("priority") {
 		p, err := strconv.Atoi(f["priority"])
@@ -304,7 +318,7 @@ func readFormat(f fieldList) (e service.SupportedFormat, err error) {
 }
 
 func readHost(f fieldList) (h Host, err error) {
-	if err := f.only("name cluster programs gpus memory"); err != nil {
+	if err := f.only("name cluster programs gpus memory gpu"); err != nil {
 		return h, err
 	}
 	h.Cluster = f["name"] == "cluster"
@@ -317,6 +331,11 @@ func readHost(f fieldList) (h Host, err error) {
 			return h, err
 		}
 	}
+	for _, g := range list(f["gpu"]) { // NAME/GIGABYTES/CAPABILITY
+		parts := strings.Split(g+"//", "/")
+		h.GPUs = append(h.GPUs, GPU{Name: parts[0], Memory: int64(number0(parts[1]) * (1 << 30)), Capability: parts[2]})
+		h.Accelerators = len(h.GPUs)
+	}
 	if f.has("memory") {
 		q, err := resource.ParseQuantity(f["memory"])
 		if err != nil {
@@ -328,11 +347,11 @@ func readHost(f fieldList) (h Host, err error) {
 }
 
 func readService(f fieldList) (req Request, err error) {
-	if err := f.only("name namespace api format framework arch quant size from runtime kind protocol default multi custom decoder workers classes gpus adapters"); err != nil {
+	if err := f.only("name namespace api format framework arch quant size from runtime kind protocol default multi custom decoder workers classes gpus adapters pipeline vae policy decoderpolicy minmemory maxmemory mincapability features excluded families precisions"); err != nil {
 		return req, err
 	}
 	a := service.Attributes{Format: namedVersion(f["format"]), Framework: namedVersion(f["framework"]),
-		Architecture: f["arch"], Quantization: f["quant"], Parameters: parameters(f["size"])}
+		Architecture: f["arch"], Quantization: f["quant"], Parameters: parameters(f["size"]), Diffusion: readPipeline(f)}
 	for _, pair := range list(f["from"]) {
 		if a.From == nil {
 			a.From = map[string]string{}
@@ -342,6 +361,17 @@ func readService(f fieldList) (req Request, err error) {
 	}
 	svc := &service.Service{MultiModel: f.has("multi"), Custom: f.has("custom"), AcceleratorClass: list(f["classes"])}
 	svc.Name, svc.Namespace, svc.Origin.APIVersion = f["name"], service.DefaultNamespace, f["api"]
+	sel := service.AcceleratorSelector{Policy: service.AcceleratorPolicy(f["policy"]), Needs: readNeeds(f)}
+	if names := list(f["classes"]); len(names) == 1 {
+		sel.Class = names[0]
+	}
+	if sel.Class != "" || sel.Chooses() {
+		svc.Accelerators = map[service.Role]service.AcceleratorSelector{service.RoleEngine: sel, service.RoleDecoder: sel}
+	}
+	if f.has("decoderpolicy") {
+		sel.Policy = service.AcceleratorPolicy(f["decoderpolicy"])
+		svc.Accelerators[service.RoleDecoder] = sel
+	}
 	if f.has("namespace") {
 		svc.Namespace = f["namespace"]
 	}
@@ -364,4 +394,46 @@ func readService(f fieldList) (req Request, err error) {
 		svc.Components, err = readComponents(f)
 	}
 	return Request{Service: svc, Attributes: a}, err
+}
+
+func number0(s string) float64 {
+	n, _ := strconv.ParseFloat(s, 64)
+	return n
+}
+
+func readPipeline(f fieldList) *service.DiffusionPipeline {
+	if !f.has("pipeline") && !f.has("vae") {
+		return nil
+	}
+	p := &service.DiffusionPipeline{Class: f["pipeline"]}
+	if f.has("vae") {
+		library, kind, _ := strings.Cut(f["vae"], ".")
+		p.Components = map[string]service.DiffusionComponent{"vae": {Library: library, Type: kind}}
+	}
+	return p
+}
+
+func readNeeds(f fieldList) service.AcceleratorNeeds {
+	return service.AcceleratorNeeds{MinMemoryGB: int64(number0(f["minmemory"])), MaxMemoryGB: int64(number0(f["maxmemory"])), MinCapability: f["mincapability"],
+		Features: list(f["features"]), Excluded: list(f["excluded"]), Families: list(f["families"]), Precisions: list(f["precisions"])}
+}
+
+func readClass(f fieldList) (c service.AcceleratorClass, err error) {
+	if err := f.only("name vendor family model memory capability bandwidth features fp16 int8 hour spot tokens tier product device"); err != nil {
+		return c, err
+	}
+	c.Name, c.Vendor, c.Family, c.Model = f["name"], f["vendor"], f["family"], f["model"]
+	c.MemoryGB, c.BandwidthGBps, c.ComputeCapability, c.Features = number0(f["memory"]), number0(f["bandwidth"]), f["capability"], list(f["features"])
+	c.TFLOPS = map[string]int64{"fp16": int64(number0(f["fp16"])), "int8": int64(number0(f["int8"]))}
+	if f.has("product") {
+		c.NodeSelector = map[string]string{"nvidia.com/gpu.product": f["product"]}
+	}
+	c.PCIDevices = list(f["device"])
+	c.Cost.Tier = f["tier"]
+	for key, at := range map[string]**float64{"hour": &c.Cost.PerHour, "spot": &c.Cost.SpotPerHour, "tokens": &c.Cost.PerMillionTokens} {
+		if f.has(key) {
+			*at = new(number0(f[key]))
+		}
+	}
+	return c, nil
 }

@@ -31,6 +31,8 @@ type Host struct {
 	Containers Containers
 	// Accelerators is how many GPUs there are in all, busy or not.
 	Accelerators int
+	// GPUs describes them; none where nothing but their number is known.
+	GPUs []GPU
 	// MemoryBytes is the machine's memory; 0 means unknown.
 	MemoryBytes int64
 }
@@ -40,6 +42,8 @@ type Host struct {
 type Request struct {
 	Service    *service.Service
 	Attributes service.Attributes
+	// Classes are the accelerator classes that were applied.
+	Classes []service.AcceleratorClass
 }
 
 // The rules in the order they are checked and printed.
@@ -72,8 +76,10 @@ type Candidate struct {
 	// Rank is 1 for the first choice; 0 for a runtime that failed a rule.
 	Rank int `json:"rank,omitempty"`
 	// Entry is the index of the matched supported format, -1 when none.
-	Entry int    `json:"entry"`
-	Rules []Rule `json:"rules"`
+	Entry int `json:"entry"`
+	// Classes are the accelerator classes that its roles would run on.
+	Classes service.RoleClasses `json:"classes,omitzero"`
+	Rules   []Rule              `json:"rules"`
 	// Why is the reason for a ranked candidate's rank.
 	Why string `json:"why,omitempty"`
 }
@@ -122,7 +128,7 @@ func Choose(req Request, runtimes []service.Runtime, host Host) Result {
 	if res.Chosen == nil && req.Service != nil && req.Service.Runtime != nil && req.Service.RuntimeYields {
 		free := *req.Service
 		free.Runtime = nil
-		if other := choose(Request{&free, req.Attributes}, runtimes, host); other.Chosen != nil {
+		if other := choose(Request{&free, req.Attributes, req.Classes}, runtimes, host); other.Chosen != nil {
 			return other
 		}
 	}
@@ -180,7 +186,7 @@ func unpinned(req Request, host Host) (Request, bool) {
 	}
 	s := *req.Service
 	s.Runtime = nil
-	return Request{Service: &s, Attributes: req.Attributes}, true
+	return Request{Service: &s, Attributes: req.Attributes, Classes: req.Classes}, true
 }
 
 // subject is the request, settled once for all runtimes.
@@ -193,10 +199,11 @@ type subject struct {
 	named     bool // the runtime was asked for by name
 	shape     shape
 	host      Host
+	classes   []service.AcceleratorClass
 }
 
 func newSubject(req Request, host Host) *subject {
-	s := &subject{svc: req.Service, model: req.Attributes, host: host}
+	s := &subject{svc: req.Service, model: req.Attributes, host: host, classes: req.Classes}
 	if s.svc == nil {
 		s.svc = &service.Service{}
 	}
@@ -311,16 +318,17 @@ func InputsHash(req Request) string {
 		MultiModel      bool                 `json:"multiModel,omitempty"`
 		Custom          bool                 `json:"custom,omitempty"`
 		Accelerators    []string             `json:"acceleratorClass,omitempty"`
+		Selectors       selectors            `json:"accelerators,omitempty"`
 		Decoder         bool                 `json:"decoder,omitempty"`
 		Workers         bool                 `json:"workers,omitempty"`
 		Adapters        bool                 `json:"adapters,omitempty"` // which they are moves nothing
 	}{
 		Runtime: svc.Runtime, Yields: svc.RuntimeYields, Protocol: svc.Protocol, ProtocolDefault: svc.ProtocolDefault,
-		MultiModel: svc.MultiModel, Custom: svc.Custom, Accelerators: svc.AcceleratorClass,
+		MultiModel: svc.MultiModel, Custom: svc.Custom, Accelerators: svc.AcceleratorClass, Selectors: selectorsOf(svc),
 	}
 	if svc.Model != nil {
 		m := *svc.Model
-		m.From, m.Storage = nil, nil // by which keys it is fetched moves nothing
+		m.From, m.Storage, m.Parts = nil, nil, nil // by which keys it is fetched, and what besides, moves nothing
 		in.Adapters, m.Adapters = len(m.Adapters) > 0, nil
 		in.Model = &m
 	}
@@ -330,4 +338,18 @@ func InputsHash(req Request) string {
 	data, _ := json.Marshal(in)
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
+}
+
+type selectors map[service.Role]service.AcceleratorSelector
+
+// selectorsOf are those that choose a class. One that names it is among those
+// required.
+func selectorsOf(svc *service.Service) selectors {
+	out := selectors{}
+	for role, sel := range svc.Accelerators {
+		if sel.Chooses() {
+			out[role] = sel
+		}
+	}
+	return out
 }

@@ -67,6 +67,13 @@ func TestHostRuleOfOwnContainers(t *testing.T) {
 	if r := HostRule(service.Components{Engine: engine}, Host{Cluster: true}); r.Pass || r.Why != "its engine is a command for one machine and has no container" {
 		t.Errorf("a command on a cluster: %+v", r)
 	}
+	needs := &service.Component{Main: "main", Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+	if r := clusterRule(service.Components{Engine: engine}, service.Components{Engine: needs}); r.Pass {
+		t.Errorf("a command on a cluster, with what the service needs of memory: %+v", r)
+	}
+	if r := HostRule(service.Components{Engine: &service.Component{Main: "main"}}, Host{Cluster: true}); r.Pass || r.Why != "it leaves to the service what its engine runs, and the service names no image" {
+		t.Errorf("a runtime that says not what runs: %+v", r)
+	}
 }
 
 // Figures no machine has must neither wrap around nor fit.
