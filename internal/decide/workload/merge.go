@@ -76,6 +76,17 @@ func container(p corev1.PodSpec, name string) *corev1.Container {
 	return nil
 }
 
+// mergeNodes lays the service's leader and worker over the runtime's.
+func (c *Component) mergeNodes(base, over *service.Component) (err error) {
+	if c.Leader, err = mergeNode(base.Leader, over.Leader); err != nil {
+		return fmt.Errorf("leader: %w", err)
+	}
+	if c.Worker, err = mergeNode(base.Worker, over.Worker); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	return nil
+}
+
 // mergeNode lays one side of a multi-node component over the runtime's.
 func mergeNode(base, over *service.Node) (*Node, error) {
 	switch {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,7 @@ import (
 )
 
 // mountPath is where KServe and OME put a model inside a container.
-const mountPath = "/mnt/models"
+const mountPath = service.MountPath
 
 // process derives how a merged component runs on one machine. own is the
 // service's part of it, whose arguments go over the local command's.
@@ -53,6 +54,49 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	}
 	return p
 }
+
+// locate has a program of this machine find the parts of a model: what its command
+// line and its variables say of their folders in a container becomes a path below
+// ModelPath, where they lie. Other paths below the folder that the parts have in common
+// stay as they are.
+func (p *Process) locate(parts service.Parts) {
+	if p == nil || len(parts) == 0 {
+		return
+	}
+	root := parts.Root()
+	goesOn := func(s string) bool { return s != "" && strings.Contains(pathRunes, s) }
+	leads := func(at string) bool {
+		return slices.ContainsFunc(parts, func(p service.Part) bool {
+			return service.Within(p.Path, at) || service.Within(at, p.Path)
+		})
+	}
+	here := func(s string) string {
+		var out strings.Builder
+		for {
+			before, after, found := strings.Cut(s, root)
+			if out.WriteString(before); !found {
+				return out.String()
+			}
+			rest := after[:len(after)-len(strings.TrimLeft(after, pathRunes+"/"))]
+			if !goesOn(after[:min(1, len(after))]) && !goesOn(before[max(0, len(before)-1):]) && leads(path.Clean(root+rest)) {
+				out.WriteString("{{.ModelPath}}")
+			} else {
+				out.WriteString(root)
+			}
+			s = after
+		}
+	}
+	p.Command, p.Env = slices.Clone(p.Command), slices.Clone(p.Env)
+	for i := range p.Command {
+		p.Command[i] = here(p.Command[i])
+	}
+	for i := range p.Env {
+		p.Env[i].Value = here(p.Env[i].Value)
+	}
+}
+
+// pathRunes go on with the name of a folder.
+const pathRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
 
 // predictor is the role that a transformer and an explainer call.
 func (in Input) predictor() service.Role {
@@ -378,7 +422,7 @@ func (p Process) Resolve(pl Location) (Process, error) {
 func (pl Location) Within(c *Container) Location {
 	out := Location{Port: int(c.Port), GRPCPort: int(c.GRPCPort), MetricsPort: int(cmp.Or(c.MetricsPort, c.Port)), ModelPath: pl.ModelPath, AdapterPaths: map[string]string{}}
 	if pl.Mounted && out.ModelPath != "" {
-		out.ModelPath = ModelAt
+		out.ModelPath = cmp.Or(pl.Root, ModelAt)
 	}
 	for name, at := range pl.AdapterPaths {
 		if out.AdapterPaths[name] = at; pl.Mounted {

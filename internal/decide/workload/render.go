@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/expression"
 )
 
@@ -25,12 +26,22 @@ type Input struct {
 	// Model is the resolved model: its URI and attributes.
 	URI        string
 	Attributes service.Attributes
+	// Parts are the URIs of a model that comes from several, resolved.
+	Parts service.Parts
 	// Adapters are the service's, resolved.
 	Adapters []Adapter
+	// Accelerators are the classes that roles run on.
+	Accelerators map[service.Role]Accelerator
+	// Placement is which nodes of a cluster have the model.
+	Placement service.Placement
+	// Credentials are what the files are fetched with, on one machine.
+	Credentials service.Credentials
 	// Containers are the roles that run as containers on one machine.
 	Containers []service.Role
 	// Cluster: replicas are pods, and Process is left out.
 	Cluster bool
+	// NoGPUs: the machine has none.
+	NoGPUs bool
 	// Fingerprint is of the model's files, "" where they are not known.
 	Fingerprint string
 	// Image is this program's own, for pods; it takes the place of ownImage.
@@ -65,12 +76,13 @@ func (in Input) Hash() string {
 	svc.Stopped = false // what starts again is what was stopped
 	svc.Components = in.unscaled(svc.Components)
 	svc.Access = service.Access{Names: svc.Access.Names[:min(len(svc.Access.Names), 1)]}
-	svc.Bases, svc.RuntimeYields = nil, false // what comes of them counts
+	svc.Bases, svc.RuntimeYields, svc.Accelerators = nil, false, nil // what comes of them counts
+	svc.Scheduling, svc.SchedulingFrom = nil, nil                    // they are the gateway's
 	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, GPUPercent: svc.Residency.GPUPercent, ShareGPU: svc.Residency.ShareGPU}
 	if in.Cluster {
 		svc.Residency = service.Residency{}
 	}
-	if svc.Model != nil && svc.Model.Storage != nil && !in.Cluster { // it means nothing there
+	if svc.Model != nil && svc.Model.Storage != nil && !in.Cluster && !strings.HasPrefix(in.URI, credentials.StorageScheme) { // the URI is all
 		m := *svc.Model
 		m.Storage, svc.Model = nil, &m
 	}
@@ -79,12 +91,16 @@ func (in Input) Hash() string {
 		spec := *in.Runtime
 		spec.Meta = service.Meta{Key: spec.Key}
 		spec.Components = in.unscaled(spec.Components)
+		spec.AcceleratorNeeds, spec.Formats = service.AcceleratorNeeds{}, plain(spec.Formats)
 		if spec.AdaptersDerived || len(in.Adapters) == 0 {
 			spec.Adapters = nil
 		}
 		rt = spec
 	}
 	parts := []any{svc, rt, in.Protocol, in.URI, in.Attributes.Format}
+	for _, p := range in.Parts {
+		parts = append(parts, p.URI)
+	}
 	for _, a := range in.Adapters {
 		parts = append(parts, a.URI) // its rank is what was found there
 	}
@@ -94,7 +110,23 @@ func (in Input) Hash() string {
 	if len(in.Containers) > 0 { // what was a process is replaced as by any change
 		parts = append(parts, in.Containers)
 	}
+	if len(in.Accelerators) > 0 {
+		parts = append(parts, in.accelerated())
+	}
+	if !in.Placement.IsZero() {
+		parts = append(parts, in.Placement)
+	}
 	return hash(parts...)
+}
+
+// plain are entries without what they say of accelerators and pipelines: what comes of
+// that counts.
+func plain(formats []service.SupportedFormat) []service.SupportedFormat {
+	out := slices.Clone(formats)
+	for i := range out {
+		out[i].Accelerators, out[i].Diffusion = nil, nil
+	}
+	return out
 }
 
 // lastApplied is kubectl's copy of the whole manifest, counts and all.
@@ -159,8 +191,8 @@ func RevisionName(service, hash string) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
-		Model: Model{URI: in.URI, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
-		Disaggregation: s.Disaggregation, Access: s.Access, Labels: s.Labels, Annotations: annotations(s.Annotations)}
+		Model: Model{URI: in.URI, Parts: in.Parts, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
+		Disaggregation: s.Disaggregation, Access: s.Access, Scheduling: s.Scheduling, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {
 		rev.Model.Storage = s.Model.Storage
@@ -232,6 +264,10 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if over == nil {
 		over = &service.Component{}
 	}
+	base, err := in.onClass(role, base, over)
+	if err != nil {
+		return Component{}, fmt.Errorf("runtime %s: %w", in.Choice.Name, err)
+	}
 	pod, main, err := mergePod(base.Pod, base.Main, over.Pod, over.Main)
 	if err != nil {
 		return Component{}, err
@@ -242,11 +278,11 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		Config:      overlay(base.Config, over.Config),
 		Metrics:     over.Metrics.Or(base.Metrics),
 		Limits:      over.Scaling.Over(base.Scaling).Settled()}
-	if c.Leader, err = mergeNode(base.Leader, over.Leader); err != nil {
-		return Component{}, fmt.Errorf("leader: %w", err)
+	if err := c.mergeNodes(base, over); err != nil {
+		return Component{}, err
 	}
-	if c.Worker, err = mergeNode(base.Worker, over.Worker); err != nil {
-		return Component{}, fmt.Errorf("worker: %w", err)
+	if err := c.place(in); err != nil {
+		return Component{}, err
 	}
 	c.setImage(in.Image)
 	if m := container(c.Pod, c.Main); m != nil {
@@ -276,6 +312,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if err := c.remember(s.KVCache); err != nil {
 		return Component{}, err
 	}
+	c.Process.locate(in.Parts)
 	if slices.Contains(in.Containers, role) { // its command line is that of its container, which is complete now
 		c.Process = contained(c, own, overGRPC(in.Protocol))
 		c.Process.settle(in, role, first(over.Local, base.Local), c.Limits.Standby)
@@ -286,6 +323,9 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 // settle adds what a process is besides its command line, and stands for a
 // container's too.
 func (p *Process) settle(in Input, role service.Role, local *service.Local, standby service.StandbyPolicy) {
+	if in.NoGPUs && p != nil && p.Container == nil && local.NeedsNoGPU() {
+		p.GPUs = 0
+	}
 	p.reside(role, in.Service.Residency)
 	p.expect(role, in.Attributes)
 	p.sleeps(local, standby)

@@ -333,3 +333,23 @@ func TestEnvironmentPrecedence(t *testing.T) {
 		t.Fatalf("env %v", got)
 	}
 }
+
+// TestWithoutGPUs: on a machine without GPUs this program's own server is given none,
+// whatever the service asks for; another program waits for them.
+func TestWithoutGPUs(t *testing.T) {
+	for _, c := range []struct {
+		command string
+		none    bool
+		want    int
+	}{{"roundhouse serve x", true, 0}, {"roundhouse serve x", false, 2}, {"vllm serve x", true, 2}, {"roundhouse simulate x", true, 2}} {
+		rt := runtime()
+		rt.Components.Engine.Local.Command = strings.Fields(c.command)
+		rev, err := Render(Input{Service: svc(), Runtime: &rt, Protocol: service.ProtocolOpenAI, URI: "hf://x", NoGPUs: c.none})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := rev.Component(service.RoleEngine).Process; p.GPUs != c.want || p.Need().GPUs != c.want {
+			t.Errorf("%s, no GPUs %v: %d, want %d", c.command, c.none, p.GPUs, c.want)
+		}
+	}
+}

@@ -49,6 +49,9 @@ type Revision struct {
 	// Access is how requests reach it. Of it the name by which replicas serve the
 	// model alone is an input of the hash.
 	Access service.Access `json:"access,omitzero"`
+	// Scheduling is how requests find a replica; nil leaves it to the gateway. It is no
+	// input of the hash.
+	Scheduling *service.Scheduling `json:"scheduling,omitempty"`
 	// Components in the order of service.Roles.
 	Components []Component `json:"components"`
 	// Before is the revision that serves while no replica of this one has been
@@ -82,12 +85,12 @@ func (r *Revision) Component(role service.Role) *Component {
 	return nil
 }
 
-// Scaled is r with the limits of next, a rendering of the same inputs, and its
-// names of the model and of adapters: what runs
+// Scaled is r with the limits of next, a rendering of the same inputs, its names of the
+// model and of adapters, and its scheduling: what runs
 // stays as it was first rendered, whatever this program renders by now. Pods
 // keep the time they get to start, which stands in them.
 func (r Revision) Scaled(next Revision) Revision {
-	r.Components, r.Model.Adapters, r.Access = slices.Clone(r.Components), next.Model.Adapters, next.Access
+	r.Components, r.Model.Adapters, r.Access, r.Scheduling = slices.Clone(r.Components), next.Model.Adapters, next.Access, next.Scheduling
 	for i := range r.Components {
 		c := &r.Components[i]
 		n := next.Component(c.Role)
@@ -112,6 +115,12 @@ type Model struct {
 	Format   string `json:"format,omitempty"`
 	// Storage is the secret that it is fetched by, on a cluster alone.
 	Storage *service.Storage `json:"storage,omitempty"`
+	// Credentials name what it and its adapters are fetched with, on one machine. They
+	// are no input of the hash.
+	Credentials service.Credentials `json:"credentials,omitzero"`
+	// Parts are the URIs that its files come from, the first of them URI; nil where
+	// all come from URI. Each is fetched, and lies at its place.
+	Parts service.Parts `json:"parts,omitempty"`
 	// Adapters are fetched, or handed on, as the model is.
 	Adapters []Adapter `json:"adapters,omitempty"`
 	// Fingerprint identifies the files that the revision serves, its adapters'
@@ -120,15 +129,28 @@ type Model struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Fingerprints joins the fingerprints that of gives the files of the model and each
-// adapter. A part is empty while it is not known; "" when none is.
+// Others are the URIs of its files besides URI: of its further parts and its adapters.
+func (m Model) Others() (out []string) {
+	for i, p := range m.Parts {
+		if i > 0 {
+			out = append(out, p.URI)
+		}
+	}
+	for _, a := range m.Adapters {
+		out = append(out, a.URI)
+	}
+	return out
+}
+
+// Fingerprints joins the fingerprints that of gives the files of the model, its further
+// parts and each adapter. A part is empty while it is not known; "" when none is.
 func (m Model) Fingerprints(of func(uri string) string) string {
 	if m.Verbatim {
 		return ""
 	}
 	parts := []string{of(m.URI)}
-	for _, a := range m.Adapters {
-		parts = append(parts, of(a.URI))
+	for _, uri := range m.Others() {
+		parts = append(parts, of(uri))
 	}
 	if out := strings.Join(parts, "+"); strings.Trim(out, "+") != "" {
 		return out
@@ -177,17 +199,25 @@ type Component struct {
 func (c *Component) Exports() service.Metrics { return c.Metrics.Over(c.Annotations) }
 
 // KVEvents is where the component's pods publish what their prefix caches hold.
-func (c *Component) KVEvents() service.KVEvents {
+func (c *Component) KVEvents() service.KVEvents { return service.KVEventsOf(c.podCommand()) }
+
+// DataParallel are the ranks of the engine of the component's pods.
+func (c *Component) DataParallel() service.DataParallel {
+	return service.DataParallelOf(c.podCommand())
+}
+
+// podCommand is the command line of the container that serves; nil where there is none.
+func (c *Component) podCommand() []string {
 	pod, main := &c.Pod, c.Main
 	if c.Leader != nil {
 		pod, main = &c.Leader.Pod, c.Leader.Main
 	}
 	for i := range pod.Containers {
 		if m := &pod.Containers[i]; main == "" || m.Name == main {
-			return service.KVEventsOf(slices.Concat(m.Command, m.Args))
+			return slices.Concat(m.Command, m.Args)
 		}
 	}
-	return service.KVEvents{}
+	return nil
 }
 
 // Node is one side of a multi-node component.
@@ -255,8 +285,9 @@ type Location struct {
 	ModelPath                                 string
 	AdapterPaths                              map[string]string // by the adapters' names
 	// Mounted: the model and the adapters are files of this machine, which a
-	// container has at paths of its own.
+	// container has at paths of its own. Root is its path for the model; "" is ModelAt.
 	Mounted bool
+	Root    string
 	// Addresses are the "host:port" at which the other roles of the service are
 	// reached; nil where the replica is told none.
 	Addresses map[service.Role]string
