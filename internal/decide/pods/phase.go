@@ -130,7 +130,7 @@ func beginning(pod *corev1.Pod, main *corev1.ContainerStatus, r *replica.Replica
 	for _, c := range pod.Status.InitContainerStatuses {
 		if c.State.Running != nil && !sidecar(pod, c.Name) {
 			r.Reason, r.Message = reasonInitializing, ""
-			if _, adapter := shape.AdapterOf(c.Name); adapter || c.Name == shape.Fetcher || c.Name == shape.Waiter {
+			if _, adapter := shape.AdapterOf(c.Name); adapter || shape.FetchesModel(c.Name) || c.Name == shape.Waiter {
 				r.Phase, r.Reason = replica.Fetching, ""
 			}
 			return
@@ -189,7 +189,7 @@ func faultOf(pod *corev1.Pod, role Role) *fault {
 }
 
 func initName(name string) string {
-	if name == shape.Fetcher {
+	if shape.FetchesModel(name) {
 		return "the model cannot be fetched: "
 	}
 	if name == shape.Waiter { // what it fails by is the server's image

@@ -105,7 +105,7 @@ func TestBeside(t *testing.T) {
 		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 	}
 	over := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
-	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "artifact: 403"}}
+	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "403"}}
 	for name, c := range map[string]struct {
 		fetcher, last, waiter, main corev1.ContainerState
 		phase                       replica.Phase
@@ -114,7 +114,7 @@ func TestBeside(t *testing.T) {
 		"image pulled, model fetched":   {running, over, waiting(reasonInitializing, ""), waiting(reasonInitializing, ""), replica.Starting, "", shape.Fetcher},
 		"model fetched":                 {running, over, running, waiting(reasonInitializing, ""), replica.Fetching, "", shape.Fetcher},
 		"no such image":                 {running, over, waiting(reasonImagePull, "manifest unknown"), waiting(reasonInitializing, ""), replica.Failed, `image "vllm:v1" cannot be pulled`, shape.Fetcher},
-		"no such model":                 {waiting(reasonCrashLoop, "back-off 20s restarting"), failed, running, waiting(reasonInitializing, ""), replica.Failed, "the model cannot be fetched: exit code 1: artifact: 403", shape.Fetcher},
+		"no such model":                 {waiting(reasonCrashLoop, "back-off 20s restarting"), failed, running, waiting(reasonInitializing, ""), replica.Failed, "the model cannot be fetched: exit code 1: 403", shape.Fetcher},
 		"server starts":                 {running, over, over, running, replica.Starting, "", "main"},
 		"server starts, a fetcher fell": {running, failed, over, running, replica.Starting, "", "main"},
 	} {

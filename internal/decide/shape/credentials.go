@@ -10,22 +10,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
-// Account is what a service account says of the credentials that a model is
-// fetched with, as KServe's users write it: the names of its secrets, and
-// annotations. What is in the secrets, and their annotations, is not known.
-type Account struct {
-	Secrets     []string
-	Annotations map[string]string
-}
-
-// maxSecrets bounds the secrets of one account that are handed on.
-const maxSecrets = 16
-
-// defaultAccount is that of pods that name none.
-const defaultAccount = "default"
+// Account is [credentials.Account]. What is in the secrets, and their annotations, is
+// not known here.
+type Account = credentials.Account
 
 // AccountOf names the service account whose secrets fetch a role's model; "" is
 // none, since nothing is fetched or nothing of it is secret.
@@ -35,39 +27,18 @@ func AccountOf(rev *workload.Revision, c *workload.Component) string {
 		scheme, _, _ := strings.Cut(uri, "://")
 		return slices.Contains(guarded, scheme)
 	}
-	adapter := slices.ContainsFunc(rev.Model.Adapters, func(a workload.Adapter) bool { return asks(a.URI) })
-	if !asks(rev.Model.URI) && !adapter || rev.Model.Verbatim || !r.bearsModel() {
+	if !asks(rev.Model.URI) && !slices.ContainsFunc(rev.Model.Others(), asks) || rev.Model.Verbatim || !r.bearsModel() {
 		return ""
 	}
 	pod := c.Pod
 	if c.Leader != nil {
 		pod = c.Leader.Pod
 	}
-	return accountName(&pod)
-}
-
-func accountName(pod *corev1.PodSpec) string {
-	switch {
-	case pod.ServiceAccountName != "":
-		return pod.ServiceAccountName
-	case pod.DeprecatedServiceAccount != "":
-		return pod.DeprecatedServiceAccount
-	}
-	return defaultAccount
+	return credentials.AccountName(&pod)
 }
 
 // guarded are the schemes of stores that ask who one is.
 var guarded = []string{"s3", "storage", "gs", "hf", "https", "az", "oci"}
-
-// annotated are KServe's annotations of an S3 store with the variables that
-// they stand for.
-var annotated = map[string]string{
-	"serving.kserve.io/s3-endpoint":          "S3_ENDPOINT",
-	"serving.kserve.io/s3-usehttps":          "S3_USE_HTTPS",
-	"serving.kserve.io/s3-region":            "AWS_DEFAULT_REGION",
-	"serving.kserve.io/s3-useanoncredential": "awsAnonymousCredential",
-	"serving.kserve.io/s3-usevirtualbucket":  "S3_USER_VIRTUAL_BUCKET",
-}
 
 // KServe's file of Google's credentials, as a key of a secret, and where the
 // fetching container has it.
@@ -82,10 +53,10 @@ const (
 // annotations of the account, or of the service, say. What the container that
 // serves states itself goes before all of it.
 func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string) {
-	a, known := r.o.Accounts[accountName(pod)]
+	a, known := r.o.Accounts[credentials.AccountName(pod)]
 	var from []corev1.EnvFromSource
-	secrets := a.own(accountName(pod))
-	if one := r.annotation(storageAnnotation); one != "" { // KServe's for one secret in place of the account's
+	secrets := a.Own(credentials.AccountName(pod))
+	if one := r.annotation(credentials.StorageAnnotation); one != "" { // KServe's for one secret in place of the account's
 		secrets = []string{one}
 	}
 	for _, name := range secrets {
@@ -94,13 +65,13 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 	}
 	c.EnvFrom = append(from, c.EnvFrom...) // the last one counts
 	if known && slices.Contains(guarded, scheme) {
-		c.Env = append(c.Env, corev1.EnvVar{Name: whoseVariable, Value: r.whose(accountName(pod), secrets, c)})
+		c.Env = append(c.Env, corev1.EnvVar{Name: whoseVariable, Value: r.whose(credentials.AccountName(pod), secrets, c)})
 	}
 	if scheme == "s3" || scheme == "storage" {
-		for _, name := range slices.Sorted(maps.Keys(annotated)) {
+		for _, name := range slices.Sorted(maps.Keys(credentials.Annotated)) {
 			for _, of := range []map[string]string{r.c.Annotations, r.rev.Annotations, a.Annotations} {
 				if v := of[name]; v != "" {
-					setEnv(c, annotated[name], v)
+					setEnv(c, credentials.Annotated[name], v)
 				}
 			}
 		}
@@ -115,20 +86,6 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: googleVolume, MountPath: googleMount, ReadOnly: true})
 		setEnv(c, variable, path.Join(googleMount, googleKey))
 	}
-}
-
-// own are the account's secrets that a person gave it: clusters add tokens and
-// logins of registries, under names of the account's.
-func (a Account) own(name string) (out []string) {
-	for _, s := range a.Secrets {
-		if s == "" || strings.HasPrefix(s, name+"-token-") || strings.HasPrefix(s, name+"-dockercfg-") || slices.Contains(out, s) {
-			continue
-		}
-		if out = append(out, s); len(out) == maxSecrets {
-			break
-		}
-	}
-	return out
 }
 
 // whoseVariable tells the container that fetches, for its last words, where its
@@ -150,7 +107,7 @@ func (r *renderer) whose(account string, secrets []string, c *corev1.Container) 
 		}
 	}
 	switch {
-	case r.annotation(storageAnnotation) != "":
+	case r.annotation(credentials.StorageAnnotation) != "":
 		out = append(out, "the secret "+secrets[0])
 	case len(secrets) > 0:
 		out = append(out, "the service account "+account+", which lists "+strings.Join(secrets, ", "))
@@ -160,16 +117,11 @@ func (r *renderer) whose(account string, secrets []string, c *corev1.Container) 
 	return strings.Join(out, ", and of ")
 }
 
-// What KServe's storage is on a cluster: the secret that has a key for each
-// store, the annotation that names another, and the variables that a store's
-// key and the manifest's parameters are handed on in. Nobody but the kubelet
-// reads the secret.
+// The variables that a store's key of KServe's storage, and the manifest's
+// parameters, are handed on in. Nobody but the kubelet reads the secret.
 const (
-	storageSecret     = "storage-config"
-	storageAnnotation = "serving.kserve.io/storageSecretName"
-	storageConfig     = "STORAGE_CONFIG"
-	storageOverride   = "STORAGE_OVERRIDE_CONFIG"
-	storageDefault    = "default"
+	storageConfig   = "STORAGE_CONFIG"
+	storageOverride = "STORAGE_OVERRIDE_CONFIG"
 )
 
 // storage hands the container that fetches the model the secret that the
@@ -181,18 +133,10 @@ func (r *renderer) storage(c *corev1.Container) {
 	if st == nil {
 		return
 	}
-	secret, key := r.annotation(storageAnnotation), st.Key
-	if secret == "" {
-		secret = storageSecret
-	}
-	if key == "" {
-		key = storageDefault
-		if kind := st.Parameters["type"]; kind != "" {
-			key += "_" + kind
-		}
-	}
+	secret := cmp.Or(r.annotation(credentials.StorageAnnotation), credentials.StorageSecret)
+	key, optional := credentials.StorageKey(*st)
 	c.Env = append(c.Env, corev1.EnvVar{Name: storageConfig, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-		LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: key, Optional: new(st.Key == "")}}})
+		LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: key, Optional: new(optional)}}})
 	if len(st.Parameters) > 0 {
 		raw, _ := json.Marshal(st.Parameters) // strings always encode
 		c.Env = append(c.Env, corev1.EnvVar{Name: storageOverride, Value: string(raw)})
@@ -210,8 +154,8 @@ func (r *renderer) annotation(name string) string {
 // KServe's annotation for a ConfigMap with the authorities of an S3 store's
 // certificate, the key that has them, and where the container has it.
 const (
-	bundleAnnotation = "serving.kserve.io/s3-cabundle-configmap"
-	bundleKey        = "cabundle.crt"
+	bundleAnnotation = credentials.AuthoritiesAnnotation
+	bundleKey        = service.AuthoritiesKey
 	bundleMount      = "/etc/ssl/custom-certs"
 	bundleVolume     = "roundhouse-cabundle"
 )

@@ -18,7 +18,7 @@ import (
 
 const (
 	// modelPath is where KServe and OME put a model inside a container.
-	modelPath = "/mnt/models"
+	modelPath = service.MountPath
 	// modelVolume holds the model in a pod.
 	modelVolume = "roundhouse-model"
 	// Fetcher is the init container that brings it.
@@ -35,13 +35,47 @@ func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 	if uri == "" || r.rev.Model.Verbatim || !r.bearsModel() {
 		return nil
 	}
+	if len(r.rev.Model.Parts) > 0 {
+		return r.parts(pod, main)
+	}
 	return r.bring(pod, main, files{what: "model", uri: uri, at: modelPath, volume: modelVolume, fetcher: Fetcher})
 }
 
-// files are what a pod needs at a path: the model, or an adapter.
+// parts puts the files of a model that comes from several URIs into the pod, each into
+// a volume at its own path.
+func (r *renderer) parts(pod *corev1.PodSpec, main *corev1.Container) error {
+	parts := r.rev.Model.Parts
+	if i, j, ok := parts.Overlap(); ok {
+		return fmt.Errorf("model: %s and %s would lie in one folder of a pod, at %s and %s: give each URI a mountPath of its own, as %s/NAME",
+			service.RedactURI(parts[i].URI), service.RedactURI(parts[j].URI), parts[i].Path, parts[j].Path, modelPath)
+	}
+	for i := len(parts) - 1; i >= 0; i-- { // init containers are put in front
+		f := files{what: "model", uri: parts[i].URI, at: parts[i].Path, volume: modelVolume, fetcher: Fetcher, part: true}
+		if i > 0 {
+			f.volume = partPrefix + strconv.Itoa(i+1)
+			f.fetcher = f.volume
+		}
+		if err := r.bring(pod, main, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partPrefix begins the names of the volume and the init container of a model's further
+// part.
+const partPrefix = Fetcher + "-"
+
+// FetchesModel reports whether an init container brings the model, or a part of it.
+func FetchesModel(container string) bool {
+	return container == Fetcher || strings.HasPrefix(container, partPrefix)
+}
+
+// files are what a pod needs at a path: the model, a part of it, or an adapter.
 type files struct {
 	what, uri, at   string
 	volume, fetcher string // names of the volume and of the init container
+	part            bool   // one of several: it is fetched before the server's image is pulled
 }
 
 // bring puts files into the pod, at their path of the main container.
@@ -95,7 +129,7 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	}
 	mount := corev1.VolumeMount{Name: f.volume, MountPath: f.at}
 	own := mountAt(main, f.at)
-	shared := own == nil && f.fetcher == Fetcher && r.rev.Delivery.Store != ""
+	shared := own == nil && f.fetcher == Fetcher && !f.part && r.rev.Delivery.Store != ""
 	switch {
 	case own != nil:
 		mount = *own // a volume of the user's, such as a cache, takes the model
@@ -107,7 +141,7 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: f.volume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: f.at, ReadOnly: true})
 	}
-	env, mounts := credentials(main)
+	env, mounts := credentialsOf(main)
 	security := restricted()
 	security.ReadOnlyRootFilesystem = new(true)
 	c := corev1.Container{
@@ -134,7 +168,7 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		r.keep(&c, f.uri)
 	}
 	// An image of ours is on the node, since the program that fetches is in it.
-	if shared || f.fetcher == Fetcher && r.rev.Delivery.Beside && main.Image != r.rev.Image {
+	if shared || f.fetcher == Fetcher && !f.part && r.rev.Delivery.Beside && main.Image != r.rev.Image {
 		r.beside(pod, main, &c)
 	}
 	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
@@ -156,9 +190,9 @@ func isCredential(name string) bool {
 		slices.ContainsFunc(credentialPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// credentials are the variables of a container that reading a model looks at,
+// credentialsOf returns the variables of a container that reading a model looks at,
 // and the mounts of files they name.
-func credentials(main *corev1.Container) (env []corev1.EnvVar, mounts []corev1.VolumeMount) {
+func credentialsOf(main *corev1.Container) (env []corev1.EnvVar, mounts []corev1.VolumeMount) {
 	for _, e := range main.Env {
 		if !isCredential(e.Name) {
 			continue
@@ -326,7 +360,7 @@ func (r *renderer) hub(pod *corev1.PodSpec) {
 			}
 			_, adapter := AdapterOf(c.Name)
 			name := hubVariable
-			if fetches := c.Image == r.rev.Image && (adapter || c.Name == Fetcher); fetches {
+			if fetches := c.Image == r.rev.Image && (adapter || FetchesModel(c.Name)); fetches {
 				name = hubDefault
 			} else if len(c.EnvFrom) > 0 {
 				continue

@@ -57,7 +57,7 @@ func revision(t testing.TB, file, manifest string) workload.Revision {
 	}
 	in := workload.Input{Service: svc, Cluster: true, Image: image, Protocol: svc.Protocol, Delivery: workload.Delivery{Beside: true, StoreSize: "80%"}}
 	if m := svc.Model; m != nil {
-		in.URI, in.Attributes = m.URI, m.Attributes
+		in.URI, in.Parts, in.Attributes = m.URI, m.Parts, m.Attributes
 		if m.Ref != nil {
 			in.URI = "hf://org/" + m.Ref.Name
 		}
@@ -180,6 +180,8 @@ func TestRefusals(t *testing.T) {
 	nothing.Components[0].Pod.Containers = nil
 	word := rev("s3://a/b")
 	word.Components[0].Pod.Containers[0].Image = OwnImage
+	together := rev("s3://a/b")
+	together.Model.Parts = service.Parts{{URI: "s3://a/b", Path: "/mnt/models"}, {URI: "s3://a/c", Path: "/mnt/models/x"}}
 	nodes := rev("s3://a/b")
 	nodes.Components[0].Worker = &workload.Node{Pod: nodes.Components[0].Pod, Main: nodes.Components[0].Main, Size: 1}
 	for _, c := range []struct {
@@ -196,6 +198,7 @@ func TestRefusals(t *testing.T) {
 		{bare, "--image"},
 		{nothing, "no container to run"},
 		{word, "--image"},
+		{together, "s3://a/b and s3://a/c would lie in one folder of a pod"},
 		{nodes, "install sigs.k8s.io/lws"},
 	} {
 		_, err := Render(c.rev, Options{})

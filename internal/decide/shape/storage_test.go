@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -42,7 +43,7 @@ func TestStorage(t *testing.T) {
 		{secret: "storage-config", key: "default", optional: true},
 		{storage: service.Storage{Parameters: map[string]string{"type": "s3", "bucket": "b"}}, secret: "storage-config", key: "default_s3", optional: true,
 			override: `{"bucket":"b","type":"s3"}`},
-		{storage: service.Storage{Key: "minio"}, annotations: map[string]string{storageAnnotation: "other"}, secret: "other", key: "minio", secret1: "other"},
+		{storage: service.Storage{Key: "minio"}, annotations: map[string]string{credentials.StorageAnnotation: "other"}, secret: "other", key: "minio", secret1: "other"},
 	} {
 		rev := revision(t, "x.yaml", one("iris", "s3://a/b", ""))
 		rev.Model.URI, rev.Model.Storage, rev.Annotations = "storage://iris", &c.storage, c.annotations
