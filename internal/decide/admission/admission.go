@@ -155,7 +155,8 @@ type Endpoint struct {
 	Load     *replica.Load // what it last said; nil when unknown
 	InFlight int           // requests of ours there now
 	AtLoad   int           // and when Load was said
-	Limit    int           // of InFlight; 0 for none
+	Others   int           // requests of ours at other ranks of its server
+	Limit    int           // of the server's; 0 for none
 }
 
 // Saturation is an endpoint's, 1 for saturated. Where requests wait there, each
@@ -180,7 +181,7 @@ func (c *Config) Pace(e *Endpoint, now time.Time) float64 { return c.saturation(
 func (c *Config) saturation(e *Endpoint, now time.Time, sentWait bool) float64 {
 	value := 0.0
 	if e.Limit > 0 {
-		value = float64(e.InFlight) / float64(e.Limit)
+		value = float64(e.InFlight+e.Others) / float64(e.Limit)
 	}
 	if e.Load == nil || e.Load.Batches { // a server without a queue has nothing to batch
 		return value

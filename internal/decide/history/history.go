@@ -27,6 +27,25 @@ const (
 	Scaled         = "Scaled"        // the message is as ReadScaled reads it
 )
 
+// Reasons of events of services and of routes.
+const (
+	Applied         = "Applied" // for the first time
+	ManifestChanged = "ManifestChanged"
+	Deleted         = "Deleted"
+)
+
+// Done is the reason of an event of what was done with an object: "created", "configured"
+// or "deleted".
+func Done(action string) string {
+	switch action {
+	case "created":
+		return Applied
+	case "deleted":
+		return Deleted
+	}
+	return ManifestChanged
+}
+
 // Event is something that happened to a service, or to what serves it.
 type Event struct {
 	Time      time.Time `json:"time"`
@@ -133,7 +152,7 @@ func decided(before, after Seen, why map[service.Role]string) (out []Event) {
 		out = append(out, Event{Object: object, Reason: reason, Message: fmt.Sprintf(format, args...), Warning: warning})
 	}
 	if was := before.Generation; was > 0 && after.Generation > was {
-		tell(false, "", "ManifestChanged", "the manifest is now at generation %d", after.Generation)
+		tell(false, "", ManifestChanged, "the manifest is now at generation %d", after.Generation)
 	}
 	if r, was := after.Runtime, before.Runtime; r.Name != "" && (r.Name != was.Name || r.Namespace != was.Namespace || r.Scope != was.Scope) {
 		tell(false, "", "RuntimeSelected", "%s (%s): %s", r.Name, r.Scope, r.Why)

@@ -132,3 +132,40 @@ func TestReadScaled(t *testing.T) {
 		}
 	}
 }
+
+func TestRouteChanges(t *testing.T) {
+	is := func(manifest string, status, reason, message string) *Route {
+		return &Route{Manifest: manifest, Does: "chat → one=9,two=1", Ready: service.Condition{Status: status, Reason: reason, Message: message}}
+	}
+	ready, dead := is("1", "True", "Routed", "sends chat to one"), is("1", "False", "NoEndpoints", "no server answers")
+	checking, ill := is("1", "Unknown", "Checking", "no server has been checked yet"), is("1", "True", "Degraded", "one of two does not answer")
+	for _, c := range []struct {
+		name          string
+		before, after *Route
+		want          []string
+	}{
+		{"applied", nil, checking, []string{"Applied: chat → one=9,two=1"}},
+		{"applied, and dead", nil, dead, []string{"Applied: chat → one=9,two=1", "! NotReady: no server answers"}},
+		{"nothing", ready, ready, nil},
+		{"ready", checking, ready, []string{"Ready: sends chat to one"}},
+		{"not yet known", ready, checking, nil},
+		{"changed", ready, is("2", "True", "Routed", "sends chat to two"), []string{"ManifestChanged: chat → one=9,two=1"}},
+		{"degraded", ready, ill, []string{"! Degraded: one of two does not answer"}},
+		{"whole again", ill, ready, []string{"Ready: sends chat to one"}},
+		{"dead", ill, dead, []string{"! NotReady: no server answers"}},
+		{"another reason to be ready", ready, is("1", "True", "Accepted", ""), nil},
+		{"deleted", ready, nil, []string{"Deleted: deleted"}},
+	} {
+		var got []string
+		for _, e := range RouteChanges(c.before, c.after) {
+			text := e.Reason + ": " + e.Message
+			if e.Warning {
+				text = "! " + text
+			}
+			got = append(got, text)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

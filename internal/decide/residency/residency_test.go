@@ -375,3 +375,11 @@ func TestStandings(t *testing.T) {
 		f.Services = append(slices.DeleteFunc(f.Services, func(s Service) bool { return s.Name == "pinned" }), pinned)
 	}
 }
+
+func TestNumbersForPeople(t *testing.T) {
+	for x, want := range map[float64]string{0: "0", 1.386: "1.39", 0.0000214: "0.0000214", 999.6: "1000", 123456.7: "123457"} {
+		if got := significant(x); got != want {
+			t.Errorf("%v is %s, want %s", x, got, want)
+		}
+	}
+}

@@ -3,7 +3,9 @@ package residency
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 )
 
 // Value is what a service is worth keeping: the seconds of waiting that its
@@ -71,8 +73,17 @@ func (f Facts) idle() (out []Service) {
 
 // Worth is a service's value as a sum.
 func (m Machine) Worth(s Service) string {
-	return fmt.Sprintf("%.3g requests an hour expected × %.3g s to start ÷ %.3g of the machine = %.3g",
-		s.Expected, s.Start.Seconds(), m.held(s), m.Value(s))
+	return fmt.Sprintf("%s requests an hour expected × %s s to start ÷ %s of the machine = %s",
+		significant(s.Expected), significant(s.Start.Seconds()), significant(m.held(s)), significant(m.Value(s)))
+}
+
+// significant is a number with three digits that count, and no exponent.
+func significant(x float64) string {
+	if math.Abs(x) >= 1000 {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 3, 64), 64) // its own output
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
 // stays is why a service that holds something is not stopped now.
