@@ -56,16 +56,16 @@ type unpacker struct {
 func (n *installer) unpack(ctx context.Context, kind, archive, dir, uri string) error {
 	f, err := os.Open(archive)
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	defer func() { _ = root.Close() }()
 	u := n.unpacker(ctx, root, uri, info.Size())
@@ -86,7 +86,7 @@ func (n *installer) unpack(ctx context.Context, kind, archive, dir, uri string) 
 		err = u.checkLinks()
 	}
 	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("artifact: %s: cannot unpack the archive: %w", uri, err)
+		return fmt.Errorf("%s: cannot unpack the archive: %w", uri, err)
 	}
 	return err
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 )
@@ -20,6 +19,7 @@ import (
 type azureSource struct {
 	requests *requester
 	limits   limits
+	env      environment
 
 	mu       sync.Mutex
 	identity azureIdentity
@@ -63,7 +63,7 @@ func (a *azureSource) locate(loc location) (b azureBlobs, err error) {
 		parts = append(parts, "")
 	}
 	rest := parts[1]
-	given := azureEnvironment()
+	given := a.env.azureLogin()
 	switch {
 	case loc.scheme == "https":
 		b.account, _, _ = strings.Cut(loc.url.Host, ".")
@@ -78,13 +78,13 @@ func (a *azureSource) locate(loc location) (b azureBlobs, err error) {
 		b.key += "/"
 	}
 	if !azureName().MatchString(b.account) || b.container == "" {
-		return b, fmt.Errorf("artifact: %s: write https://ACCOUNT.blob.core.windows.net/CONTAINER/PATH, or az://CONTAINER/PATH with AZURE_STORAGE_ACCOUNT", loc)
+		return b, fmt.Errorf("%s: write https://ACCOUNT.blob.core.windows.net/CONTAINER/PATH, or az://CONTAINER/PATH with AZURE_STORAGE_ACCOUNT", loc)
 	}
 	if given.account == "" || given.account == b.account {
 		b.login = given
 		if given.endpoint != "" {
 			if b.endpoint, err = url.Parse(strings.TrimRight(given.endpoint, "/")); err != nil || b.endpoint.Host == "" {
-				return b, fmt.Errorf("artifact: %s: the BlobEndpoint of AZURE_STORAGE_CONNECTION_STRING is no URL", loc)
+				return b, fmt.Errorf("%s: the BlobEndpoint of AZURE_STORAGE_CONNECTION_STRING is no URL", loc)
 			}
 		}
 	}
@@ -151,14 +151,14 @@ func (a *azureSource) page(ctx context.Context, loc location, b azureBlobs, pref
 	}
 	var l azureList
 	if err := xml.Unmarshal(body, &l); err != nil {
-		return bucketPage{}, fmt.Errorf("artifact: %s: the answer is no listing of Azure Blob Storage: %w", loc, err)
+		return bucketPage{}, fmt.Errorf("%s: the answer is no listing of Azure Blob Storage: %w", loc, err)
 	}
 	page := bucketPage{next: l.NextMarker}
 	for i, blob := range l.Blobs.Blob {
 		name, p := blob.Name.Text, blob.Properties
 		if blob.Name.Encoded {
 			if name, err = url.PathUnescape(name); err != nil {
-				return bucketPage{}, fmt.Errorf("artifact: %s: the listing holds a broken name", loc)
+				return bucketPage{}, fmt.Errorf("%s: the listing holds a broken name", loc)
 			}
 		}
 		o := object{key: name, Size: parseSize(p.Size), Validator: quoted(p.ETag)}
@@ -167,7 +167,7 @@ func (a *azureSource) page(ctx context.Context, loc location, b azureBlobs, pref
 			continue
 		}
 		if o.Size < 0 || o.Validator == "" {
-			return bucketPage{}, fmt.Errorf("artifact: %s: the listing says no size or version of %q", loc, name)
+			return bucketPage{}, fmt.Errorf("%s: the listing says no size or version of %q", loc, name)
 		}
 		o.md5 = md5Of(p.MD5)
 		page.objects = append(page.objects, o)
@@ -210,7 +210,7 @@ func (a *azureSource) single(ctx context.Context, loc location, b azureBlobs, pr
 	}
 	o.Size, o.Validator, o.md5 = parseSize(h.Get("Content-Length")), h.Get("ETag"), md5Of(h.Get("Content-MD5"))
 	if o.Size < 0 || o.Validator == "" {
-		return listing{}, fmt.Errorf("artifact: %s: the answer says no size or version", loc)
+		return listing{}, fmt.Errorf("%s: the answer says no size or version", loc)
 	}
 	l := listing{objects: []object{o}}
 	if err := a.limits.check(loc, l.objects); err != nil {
@@ -251,7 +251,7 @@ func (a *azureSource) authorised(ctx context.Context, loc location, b azureBlobs
 	u.RawQuery = all.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: not a usable address", loc)
+		return nil, fmt.Errorf("%s: not a usable address", loc)
 	}
 	req.URL = &u // keeps the exact escaping that is signed
 	req.Header.Set("X-Ms-Version", azureVersion)
@@ -282,11 +282,11 @@ type azureLogin struct {
 	key      []byte
 }
 
-// azureEnvironment reads the variables of Azure's tools and of KServe.
-func azureEnvironment() azureLogin {
-	l := azureLogin{account: os.Getenv("AZURE_STORAGE_ACCOUNT")}
-	key, sas := firstEnv("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCESS_KEY"), os.Getenv("AZURE_STORAGE_SAS_TOKEN")
-	for _, field := range strings.Split(os.Getenv("AZURE_STORAGE_CONNECTION_STRING"), ";") {
+// azureLogin reads the variables of Azure's tools and of KServe.
+func (e environment) azureLogin() azureLogin {
+	l := azureLogin{account: e.Getenv("AZURE_STORAGE_ACCOUNT")}
+	key, sas := e.firstEnv("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCESS_KEY"), e.Getenv("AZURE_STORAGE_SAS_TOKEN")
+	for _, field := range strings.Split(e.Getenv("AZURE_STORAGE_CONNECTION_STRING"), ";") {
 		name, value, _ := strings.Cut(strings.TrimSpace(field), "=")
 		switch name {
 		case "AccountName":
@@ -305,13 +305,4 @@ func azureEnvironment() azureLogin {
 		l.key = raw
 	}
 	return l
-}
-
-func firstEnv(names ...string) string {
-	for _, n := range names {
-		if v := os.Getenv(n); v != "" {
-			return v
-		}
-	}
-	return ""
 }

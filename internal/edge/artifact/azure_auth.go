@@ -101,14 +101,14 @@ func (entra) Do(r *http.Request) (*http.Response, error) {
 
 // token is what the environment's identity is shown by; empty without one.
 func (a *azureSource) token(ctx context.Context, loc location) (string, error) {
-	if t := os.Getenv("AZURE_STORAGE_TOKEN"); t != "" {
+	if t := a.env.Getenv("AZURE_STORAGE_TOKEN"); t != "" {
 		return t, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock() // one question for all who want the same
 	id, err := a.identify()
 	if err != nil {
-		return "", fmt.Errorf("artifact: %s: %w", loc, err)
+		return "", fmt.Errorf("%s: %w", loc, err)
 	}
 	if id.cred == nil || time.Since(id.none) < identityRetry {
 		return "", nil
@@ -121,12 +121,12 @@ func (a *azureSource) token(ctx context.Context, loc location) (string, error) {
 	case err == nil:
 		return t.Token, nil
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("artifact: %s: no token of the Azure identity: %w", loc, ctx.Err())
+		return "", fmt.Errorf("%s: no token of the Azure identity: %w", loc, ctx.Err())
 	case errors.As(err, &failed) && failed.RawResponse != nil:
-		return "", fmt.Errorf("artifact: %s: no token of the Azure identity: %s answers %s", loc, failed.RawResponse.Request.URL.Host, failed.RawResponse.Status)
+		return "", fmt.Errorf("%s: no token of the Azure identity: %s answers %s", loc, failed.RawResponse.Request.URL.Host, failed.RawResponse.Status)
 	case id.explicit || failed != nil:
 		first, _, _ := strings.Cut(err.Error(), "\n")
-		return "", fmt.Errorf("artifact: %s: no token of the Azure identity: %s", loc, first)
+		return "", fmt.Errorf("%s: no token of the Azure identity: %s", loc, first)
 	}
 	id.none = time.Now() // the blob may be public
 	return "", nil
@@ -136,10 +136,13 @@ func (a *azureSource) token(ctx context.Context, loc location) (string, error) {
 // workload's, or what DefaultAzureCredential finds: the machine's own, or that
 // of `az login`. The lock is held.
 func (a *azureSource) identify() (*azureIdentity, error) {
-	tenant, client := firstEnv("AZURE_TENANT_ID", "AZ_TENANT_ID"), firstEnv("AZURE_CLIENT_ID", "AZ_CLIENT_ID")
-	secret, file := firstEnv("AZURE_CLIENT_SECRET", "AZ_CLIENT_SECRET"), os.Getenv("AZURE_FEDERATED_TOKEN_FILE")
-	authority := os.Getenv("AZURE_AUTHORITY_HOST")
-	who := strings.Join([]string{tenant, client, secret, file, authority, os.Getenv("AZURE_TOKEN_CREDENTIALS")}, "\n")
+	tenant, client := a.env.firstEnv("AZURE_TENANT_ID", "AZ_TENANT_ID"), a.env.firstEnv("AZURE_CLIENT_ID", "AZ_CLIENT_ID")
+	secret, file := a.env.firstEnv("AZURE_CLIENT_SECRET", "AZ_CLIENT_SECRET"), ""
+	if a.env == nil { // a secret names no file of this machine
+		file = os.Getenv("AZURE_FEDERATED_TOKEN_FILE")
+	}
+	authority := a.env.Getenv("AZURE_AUTHORITY_HOST")
+	who := strings.Join([]string{tenant, client, secret, file, authority, a.env.Getenv("AZURE_TOKEN_CREDENTIALS")}, "\n")
 	if a.identity.who == who {
 		return &a.identity, nil
 	}
@@ -156,6 +159,7 @@ func (a *azureSource) identify() (*azureIdentity, error) {
 			return strings.TrimSpace(string(raw)), err
 		}
 		id.cred, err = azidentity.NewClientAssertionCredential(tenant, client, read, &azidentity.ClientAssertionCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: own})
+	case a.env != nil: // no identity of this machine's: the blob may be public
 	default:
 		if id.cred, err = azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: o, DisableInstanceDiscovery: own}); err != nil {
 			id.cred, err = nil, nil // AZURE_TOKEN_CREDENTIALS names what is not there

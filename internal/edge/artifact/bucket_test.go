@@ -418,7 +418,7 @@ func TestS3EndpointVariables(t *testing.T) {
 			t.Setenv("AWS_ENDPOINT_URL_S3", "")
 			t.Setenv("S3_USE_HTTPS", tc.https)
 			t.Setenv(tc.name, tc.value)
-			if got := s3Address(aws.Config{}); got != tc.want {
+			if got := environment(nil).s3Address(aws.Config{}); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})

@@ -34,8 +34,8 @@ type Config struct {
 	// that it is current. Others may have fetched it, from another endpoint or
 	// with rights that this one lacks.
 	Confirmed bool
-	// InUse lists what must stay: URIs, whose present copies it means, and
-	// paths that Fetch or Lookup returned. A store without it removes nothing.
+	// InUse lists what must stay: URIs and keys of Requests, whose present copies it
+	// means, and paths that Fetch or Lookup returned. A store without it removes nothing.
 	InUse func() []string
 	// MaxBytes bounds one artifact, all its files together. Default 1 TiB.
 	MaxBytes int64

@@ -153,8 +153,22 @@ func (k *retention) named(all []kept, uri string) (out []kept) {
 	return out
 }
 
+// KeysOf are the keys of the copies of a URI as a manifest writes it, whatever
+// credentials they were fetched with.
+func (s *Store) KeysOf(uri string) (keys []string) {
+	source := Redact(uri)
+	dirs, _ := filepath.Glob(filepath.Join(s.folder.dir, "models", "*"))
+	for _, dir := range dirs {
+		var r record
+		if raw, err := os.ReadFile(filepath.Join(dir, "record.json")); err == nil && json.Unmarshal(raw, &r) == nil && r.Source == source {
+			keys = append(keys, filepath.Base(dir))
+		}
+	}
+	return keys
+}
+
 func notInStore(uri string) error {
-	return fmt.Errorf("artifact: %s: %w in the store", Redact(uri), os.ErrNotExist)
+	return fmt.Errorf("%s: %w in the store", Redact(uri), os.ErrNotExist)
 }
 
 // Remove removes the copies of a URI, as a manifest writes it or as Copies lists
@@ -178,11 +192,11 @@ func (s *Store) Remove(uri string) (freed int64, err error) {
 	for _, c := range found {
 		switch {
 		case c.pinned():
-			err = errors.Join(err, fmt.Errorf("artifact: %s: it is pinned: unpin it first", Redact(uri)))
+			err = errors.Join(err, fmt.Errorf("%s: it is pinned: unpin it first", Redact(uri)))
 		case used(c):
-			err = errors.Join(err, fmt.Errorf("artifact: %s: services or their replicas use it: delete those first", Redact(uri)))
+			err = errors.Join(err, fmt.Errorf("%s: services or their replicas use it: delete those first", Redact(uri)))
 		case !k.remove(c):
-			err = errors.Join(err, fmt.Errorf("artifact: %s: a running process of roundhouse uses it, or has used it since its start or within the last minute: delete the services that name it, or start that process again", Redact(uri)))
+			err = errors.Join(err, fmt.Errorf("%s: a running process of roundhouse uses it, or has used it since its start or within the last minute: delete the services that name it, or start that process again", Redact(uri)))
 		default:
 			bytes, dropErr := k.dropFiles(sharers, c)
 			freed, err = freed+bytes, errors.Join(err, dropErr)

@@ -45,7 +45,7 @@ type transfer struct {
 func (t *transfer) downloadAll(ctx context.Context, objects []object) ([]object, error) {
 	dir := t.folder.partialDir(t.loc)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	var need, total int64
 	for _, o := range objects {
@@ -150,20 +150,20 @@ func checkOID(ctx context.Context, loc location, o object, at string) error {
 	if len(o.oid) == 2*sha1.Size {
 		f, err := os.Open(at)
 		if err != nil {
-			return fmt.Errorf("artifact: %w", err)
+			return err
 		}
 		defer func() { _ = f.Close() }()
 		h := sha1.New()
 		_, _ = fmt.Fprintf(h, "blob %d\x00", o.Size)
 		if _, err := io.Copy(h, blobs.ContextReader(ctx, f)); err != nil {
-			return fmt.Errorf("artifact: %s: %w", at, err)
+			return fmt.Errorf("%s: %w", at, err)
 		}
 		got = hex.EncodeToString(h.Sum(nil))
 	}
 	if o.oid == "" || o.oid == got {
 		return nil
 	}
-	return fmt.Errorf("artifact: %s: %s arrived with the digest %s instead of %s; fetch again", loc, o.Name, got, clip(o.oid))
+	return fmt.Errorf("%s: %s arrived with the digest %s instead of %s; fetch again", loc, o.Name, got, clip(o.oid))
 }
 
 // minProgress is how many new bytes make an attempt worth not counting.
@@ -213,7 +213,7 @@ func (t *transfer) attempt(ctx context.Context, p *part) error {
 		return err
 	}
 	if p.state.Size >= 0 && p.at != p.state.Size {
-		return fmt.Errorf("artifact: %s: ended after %d of %d bytes: %w", t.loc, p.at, p.state.Size, errUnreachable)
+		return fmt.Errorf("%s: ended after %d of %d bytes: %w", t.loc, p.at, p.state.Size, errUnreachable)
 	}
 	p.finished = true
 	return nil
@@ -222,10 +222,10 @@ func (t *transfer) attempt(ctx context.Context, p *part) error {
 // admit checks the size an answer promises and makes the part resumable.
 func (t *transfer) admit(p *part, size int64) error {
 	if p.object.Size >= 0 && size >= 0 && size != p.object.Size {
-		return fmt.Errorf("artifact: %s: %s has %d bytes where %d were listed: %w", t.loc, p.object.Name, size, p.object.Size, errChanged)
+		return fmt.Errorf("%s: %s has %d bytes where %d were listed: %w", t.loc, p.object.Name, size, p.object.Size, errChanged)
 	}
 	if size > t.maxBytes {
-		return fmt.Errorf("artifact: %s: %s is larger than %s (maxBytes)", t.loc, formatBytes(size), formatBytes(t.maxBytes))
+		return fmt.Errorf("%s: %s is larger than %s (maxBytes)", t.loc, formatBytes(size), formatBytes(t.maxBytes))
 	}
 	if size >= 0 {
 		if p.object.Size < 0 { // no listing said it
@@ -266,10 +266,10 @@ func (t *transfer) drain(ctx context.Context, p *part, body io.Reader, w *watchd
 func (t *transfer) store(p *part, b []byte) error {
 	end := p.at + int64(len(b))
 	if p.state.Size >= 0 && end > p.state.Size {
-		return fmt.Errorf("artifact: %s: %s brought more than the promised %d bytes", t.loc, p.object.Name, p.state.Size)
+		return fmt.Errorf("%s: %s brought more than the promised %d bytes", t.loc, p.object.Name, p.state.Size)
 	}
 	if end > t.maxBytes {
-		return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", t.loc, formatBytes(t.maxBytes))
+		return fmt.Errorf("%s: larger than %s (maxBytes)", t.loc, formatBytes(t.maxBytes))
 	}
 	if err := p.write(b); err != nil {
 		return t.folder.explainWrite(err, p.state.Size-p.at)
@@ -283,7 +283,7 @@ func (p *part) accept(resp *http.Response, loc location) (size int64, err error)
 	switch resp.StatusCode {
 	case http.StatusOK:
 		if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" && !strings.HasSuffix(p.object.Name, "gz") {
-			return 0, fmt.Errorf("artifact: %s: the server sends the file with Content-Encoding %s; store it unencoded", loc, enc)
+			return 0, fmt.Errorf("%s: the server sends the file with Content-Encoding %s; store it unencoded", loc, enc)
 		}
 		if err := p.restart(); err != nil {
 			return 0, err
@@ -312,7 +312,7 @@ func (p *part) acceptRange(resp *http.Response, loc location) (int64, error) {
 	if err := p.restart(); err != nil {
 		return 0, err
 	}
-	return 0, fmt.Errorf("artifact: %s: the server's range does not continue the download: %w", loc, errUnreachable)
+	return 0, fmt.Errorf("%s: the server's range does not continue the download: %w", loc, errUnreachable)
 }
 
 // parseContentRange reads "bytes 5-9/10" and "bytes */10"; what is absent or
@@ -408,7 +408,7 @@ func (t *transfer) follow(ctx context.Context, p *part, body io.Reader, w *watch
 	}
 	if err != nil {
 		p.unlinkable = true
-		return fmt.Errorf("artifact: %s: %s: the cache of the Hub does not have it after all (%w): %w", t.loc, p.object.Name, err, errUnreachable)
+		return fmt.Errorf("%s: %s: the cache of the Hub does not have it after all (%w): %w", t.loc, p.object.Name, err, errUnreachable)
 	}
 	p.count(p.object.Size - p.counted.Load())
 	p.linked, p.finished = true, true

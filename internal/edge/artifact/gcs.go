@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +23,7 @@ import (
 type gcsSource struct {
 	requests *requester
 	limits   limits
+	env      environment
 	log      *slog.Logger
 
 	mu      sync.Mutex
@@ -82,16 +82,16 @@ func (g *gcsSource) page(ctx context.Context, loc location, prefix, token string
 	}
 	var l gcsList
 	if err := json.Unmarshal(body, &l); err != nil {
-		return bucketPage{}, fmt.Errorf("artifact: %s: the answer is no Cloud Storage listing: %w", loc, err)
+		return bucketPage{}, fmt.Errorf("%s: the answer is no Cloud Storage listing: %w", loc, err)
 	}
 	page := bucketPage{next: l.NextPageToken}
 	for _, i := range l.Items {
 		o := object{key: i.Name, Size: parseSize(i.Size), Validator: i.Generation}
 		if o.Size < 0 || o.Validator == "" {
-			return bucketPage{}, fmt.Errorf("artifact: %s: the listing says no size or generation of %q", loc, i.Name)
+			return bucketPage{}, fmt.Errorf("%s: the listing says no size or generation of %q", loc, i.Name)
 		}
 		if i.ContentEncoding == "gzip" {
-			return bucketPage{}, fmt.Errorf("artifact: %s: %q is stored with Content-Encoding gzip; upload it unencoded", loc, i.Name)
+			return bucketPage{}, fmt.Errorf("%s: %q is stored with Content-Encoding gzip; upload it unencoded", loc, i.Name)
 		}
 		if raw, err := base64.StdEncoding.DecodeString(i.CRC32C); err == nil && len(raw) == 4 {
 			sum := binary.BigEndian.Uint32(raw)
@@ -114,14 +114,14 @@ func (g *gcsSource) request(ctx context.Context, loc location, o object, from in
 // authorised makes a request for an object, or for the bucket's listing when
 // key is empty.
 func (g *gcsSource) authorised(ctx context.Context, loc location, key string, query url.Values) (*http.Request, error) {
-	base, emulated := gcsBase()
+	base, emulated := g.env.gcsBase()
 	address := base + "/storage/v1/b/" + url.PathEscape(loc.url.Host) + "/o"
 	if key != "" {
 		address += "/" + strings.ReplaceAll(escapeKey(key), "/", "%2F")
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?"+query.Encode(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: STORAGE_EMULATOR_HOST is not an address such as localhost:4443", loc)
+		return nil, fmt.Errorf("%s: STORAGE_EMULATOR_HOST is not an address such as localhost:4443", loc)
 	}
 	if emulated {
 		return req, nil
@@ -132,8 +132,8 @@ func (g *gcsSource) authorised(ctx context.Context, loc location, key string, qu
 	return req, nil
 }
 
-func gcsBase() (base string, emulated bool) {
-	host := strings.TrimSuffix(os.Getenv("STORAGE_EMULATOR_HOST"), "/")
+func (e environment) gcsBase() (base string, emulated bool) {
+	host := strings.TrimSuffix(e.Getenv("STORAGE_EMULATOR_HOST"), "/")
 	switch {
 	case host == "":
 		return "https://storage.googleapis.com", false
@@ -154,7 +154,7 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 		// The token source outlives this request, so it gets the store's
 		// client and no deadline of the caller.
 		lasting := context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, g.requests.client)
-		creds, err := googleCredentials(lasting)
+		creds, err := g.env.googleCredentials(lasting)
 		if err != nil {
 			g.noCreds = time.Now()
 			g.log.DebugContext(ctx, "no Google credentials found; asking Cloud Storage anonymously", "error", err)
@@ -175,9 +175,12 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 // handed on key by key, as variables.
 const googleVariable = "gcloud-application-credentials.json"
 
-func googleCredentials(ctx context.Context) (*google.Credentials, error) {
-	if raw := os.Getenv(googleVariable); raw != "" && os.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" {
+func (e environment) googleCredentials(ctx context.Context) (*google.Credentials, error) {
+	if raw := e.Getenv(googleVariable); raw != "" && (e != nil || e.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "") {
 		return google.CredentialsFromJSONWithType(ctx, []byte(raw), google.ServiceAccount, gcsReadScope)
+	}
+	if e != nil {
+		return nil, errors.New("there is no " + googleVariable)
 	}
 	return google.FindDefaultCredentials(ctx, gcsReadScope)
 }

@@ -21,6 +21,7 @@ import (
 type hfSource struct {
 	requests *requester
 	limits   limits
+	env      environment
 	hub      string // address; empty: what HF_ENDPOINT names
 }
 
@@ -55,30 +56,30 @@ func parseHF(loc location) (hfRepo, error) {
 	if i := strings.IndexAny(r.name, "@:"); i >= 0 {
 		revision, err := url.PathUnescape(r.name[i+1:])
 		if err != nil || revision == "" {
-			return r, fmt.Errorf("artifact: %s: the revision after %c is empty or badly escaped", loc, r.name[i])
+			return r, fmt.Errorf("%s: the revision after %c is empty or badly escaped", loc, r.name[i])
 		}
 		r.name, r.revision = r.name[:i], revision
 	}
 	for _, p := range strings.Split(r.name, "/") {
 		if p == "" || p == "." || p == ".." {
-			return r, fmt.Errorf("artifact: %s: write hf://ORG/NAME[@REVISION][/PATH]", loc)
+			return r, fmt.Errorf("%s: write hf://ORG/NAME[@REVISION][/PATH]", loc)
 		}
 	}
 	if r.path != "" && !localName(r.path) {
-		return r, fmt.Errorf("artifact: %s: the path leaves the repository", loc)
+		return r, fmt.Errorf("%s: the path leaves the repository", loc)
 	}
 	return r, nil
 }
 
 // endpoint is the Hub's address, without a slash at its end.
 func (h *hfSource) endpoint() (*url.URL, error) {
-	raw := cmp.Or(h.hub, os.Getenv("HF_ENDPOINT"))
+	raw := cmp.Or(h.env["HF_ENDPOINT"], h.hub, os.Getenv("HF_ENDPOINT"))
 	if raw == "" {
 		raw = "https://huggingface.co"
 	}
 	u, err := url.Parse(strings.TrimRight(raw, "/"))
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" {
-		return nil, errors.New("artifact: HF_ENDPOINT is not a URL such as http://127.0.0.1:8083")
+		return nil, errors.New("HF_ENDPOINT is not a URL such as http://127.0.0.1:8083")
 	}
 	return u, nil
 }
@@ -87,11 +88,9 @@ func (h *hfSource) endpoint() (*url.URL, error) {
 const maxToken = 4 << 10
 
 // hfToken is the user's token, empty for none: HF_TOKEN, then the file.
-func hfToken() string {
-	for _, name := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
-		if t := strings.TrimSpace(os.Getenv(name)); t != "" {
-			return t
-		}
+func (e environment) hfToken() string {
+	if t := strings.TrimSpace(e.firstEnv("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")); t != "" || e != nil {
+		return t
 	}
 	if isTrue(os.Getenv("HF_HUB_DISABLE_IMPLICIT_TOKEN")) {
 		return ""
@@ -121,9 +120,9 @@ func hfToken() string {
 func (h *hfSource) get(ctx context.Context, loc location, u *url.URL) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: not a usable address", loc)
+		return nil, fmt.Errorf("%s: not a usable address", loc)
 	}
-	if t := hfToken(); t != "" && !strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if t := h.env.hfToken(); t != "" && !strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		req.Header.Set("Authorization", "Bearer "+t)
 	}
 	return req, nil
@@ -182,7 +181,7 @@ func (h *hfSource) list(ctx context.Context, loc location, prior *record) (listi
 		l.objects = neededFiles(l.objects)
 	}
 	if len(l.objects) == 0 {
-		return listing{}, fmt.Errorf("artifact: %s: revision %s has no such file or folder, or none that is needed", loc, clip(repo.revision))
+		return listing{}, fmt.Errorf("%s: revision %s has no such file or folder, or none that is needed", loc, clip(repo.revision))
 	}
 	l.unchanged = prior != nil && sameObjects(prior.Objects, l.objects)
 	return l, nil
@@ -202,7 +201,7 @@ func (h *hfSource) commit(ctx context.Context, loc location, repo hfRepo) (strin
 	}
 	var info struct{ SHA string }
 	if err := json.Unmarshal(body, &info); err != nil || info.SHA == "" || strings.ContainsAny(info.SHA, "/?#%.") {
-		return "", fmt.Errorf("artifact: %s: the answer names no commit; is HF_ENDPOINT a Hugging Face Hub?", loc)
+		return "", fmt.Errorf("%s: the answer names no commit; is HF_ENDPOINT a Hugging Face Hub?", loc)
 	}
 	return info.SHA, nil
 }
@@ -262,7 +261,7 @@ func (h *hfSource) tree(ctx context.Context, loc location, repo hfRepo, commit s
 		}
 		var page []hfEntry
 		if err := json.Unmarshal(body, &page); err != nil {
-			return nil, fmt.Errorf("artifact: %s: the answer is no listing of a Hugging Face Hub: %w", loc, err)
+			return nil, fmt.Errorf("%s: the answer is no listing of a Hugging Face Hub: %w", loc, err)
 		}
 		for _, e := range page {
 			if e.Type == "file" && e.Size >= 0 {
@@ -270,17 +269,17 @@ func (h *hfSource) tree(ctx context.Context, loc location, repo hfRepo, commit s
 			}
 		}
 		if len(files) > 10*h.limits.files {
-			return nil, fmt.Errorf("artifact: %s: more than %d files are listed", loc, 10*h.limits.files)
+			return nil, fmt.Errorf("%s: more than %d files are listed", loc, 10*h.limits.files)
 		}
 		link := nextLink(header)
 		if link == "" {
 			return files, nil
 		}
 		if next, err = origin.Parse(link); err != nil || next.Host != origin.Host || next.Scheme != origin.Scheme {
-			return nil, fmt.Errorf("artifact: %s: the listing goes on at another host", loc)
+			return nil, fmt.Errorf("%s: the listing goes on at another host", loc)
 		}
 	}
-	return nil, fmt.Errorf("artifact: %s: the listing does not end after %d pages", loc, maxTreePages)
+	return nil, fmt.Errorf("%s: the listing does not end after %d pages", loc, maxTreePages)
 }
 
 // nextLink is the address of `Link: <…>; rel="next"`.

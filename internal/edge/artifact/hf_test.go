@@ -103,12 +103,12 @@ func TestFetchHFPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := s.byScheme["hf"].list(t.Context(), loc, nil)
+	l, err := s.sources.of(nil)["hf"].list(t.Context(), loc, nil)
 	if err != nil || len(l.objects) != 254 {
 		t.Error(len(l.objects), err)
 	}
 	hub.Fail(hubtest.Faults{Link: `<http://elsewhere.invalid/api>; rel="next"`})
-	if _, err = s.byScheme["hf"].list(t.Context(), loc, nil); err == nil || !strings.Contains(err.Error(), "another host") {
+	if _, err = s.sources.of(nil)["hf"].list(t.Context(), loc, nil); err == nil || !strings.Contains(err.Error(), "another host") {
 		t.Error(err)
 	}
 }

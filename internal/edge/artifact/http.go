@@ -5,20 +5,22 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 )
 
 // httpSource reads single files over http and https.
-type httpSource struct{ requests *requester }
+type httpSource struct {
+	requests *requester
+	env      environment
+}
 
 // list needs no request for a first download: the answer to it says size and
 // version. With an earlier copy it asks whether that is still current.
 func (h *httpSource) list(ctx context.Context, loc location, prior *record) (listing, error) {
 	name := loc.fileName()
 	if name == "" {
-		return listing{}, fmt.Errorf("artifact: %s: the URI names no file; over %s a model is one file or archive", loc, loc.scheme)
+		return listing{}, fmt.Errorf("%s: the URI names no file; over %s a model is one file or archive", loc, loc.scheme)
 	}
 	l := listing{objects: []object{{Name: name, Size: -1}}}
 	if prior == nil || len(prior.Objects) != 1 || prior.Objects[0].Validator == "" {
@@ -28,7 +30,7 @@ func (h *httpSource) list(ctx context.Context, loc location, prior *record) (lis
 	err := h.requests.retry(ctx, func() error {
 		ctx, w := watch(ctx, h.requests.stall)
 		defer w.stop()
-		req, err := newWebRequest(ctx, loc)
+		req, err := h.env.webRequest(ctx, loc)
 		if err != nil {
 			return err
 		}
@@ -52,7 +54,7 @@ func (h *httpSource) list(ctx context.Context, loc location, prior *record) (lis
 }
 
 func (h *httpSource) request(ctx context.Context, loc location, o object, from int64) (*http.Request, error) {
-	req, err := newWebRequest(ctx, loc)
+	req, err := h.env.webRequest(ctx, loc)
 	if err != nil {
 		return nil, err
 	}
@@ -75,25 +77,25 @@ func setRange(req *http.Request, from, to int64) {
 
 func isETag(v string) bool { return strings.HasPrefix(v, `"`) || strings.HasPrefix(v, "W/") }
 
-// newWebRequest adds the headers that KServe reads for a host: a JSON object in
+// webRequest adds the headers that KServe reads for a host: a JSON object in
 // the environment variable named HOST-headers, or in headers where https-host
 // names the host, as KServe's secrets have it.
-func newWebRequest(ctx context.Context, loc location) (*http.Request, error) {
+func (e environment) webRequest(ctx context.Context, loc location) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, loc.url.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: not a usable address", loc)
+		return nil, fmt.Errorf("%s: not a usable address", loc)
 	}
 	variable := loc.url.Hostname() + "-headers"
-	raw := os.Getenv(variable)
-	if raw == "" && strings.EqualFold(os.Getenv("https-host"), loc.url.Hostname()) {
-		variable, raw = "headers", os.Getenv("headers")
+	raw := e.Getenv(variable)
+	if raw == "" && strings.EqualFold(e.Getenv("https-host"), loc.url.Hostname()) {
+		variable, raw = "headers", e.Getenv("headers")
 	}
 	if raw == "" {
 		return req, nil
 	}
 	var headers map[string]string
 	if json.Unmarshal([]byte(raw), &headers) != nil {
-		return nil, fmt.Errorf("artifact: %s: the environment variable %s is not a JSON object of strings", loc, variable)
+		return nil, fmt.Errorf("%s: the environment variable %s is not a JSON object of strings", loc, variable)
 	}
 	for k, v := range headers {
 		req.Header.Set(k, v)

@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // Facts are what a model's files reveal about it. Empty and 0 mean unknown.
@@ -36,6 +38,8 @@ type Facts struct {
 	Quantization string
 	// Parameters is the number of weights.
 	Parameters int64
+	// Diffusion is the pipeline of a diffusion model; nil for others.
+	Diffusion *service.DiffusionPipeline
 	// AdapterRank is the rank of a LoRA adapter; 0 for whole models.
 	AdapterRank int
 	// Environment is the Python environment that model-settings.json brings for
@@ -128,7 +132,7 @@ type inspector struct {
 func Inspect(ctx context.Context, at string) (Facts, error) {
 	info, err := os.Stat(at)
 	if err != nil {
-		return Facts{}, fmt.Errorf("artifact: inspect: %w", err)
+		return Facts{}, fmt.Errorf("inspect: %w", err)
 	}
 	if err := readable(at, info); err != nil {
 		return Facts{}, err
@@ -139,7 +143,7 @@ func Inspect(ctx context.Context, at string) (Facts, error) {
 	}
 	files, err := walkTree(ctx, at)
 	if err != nil {
-		return Facts{}, fmt.Errorf("artifact: inspect: %w", err)
+		return Facts{}, fmt.Errorf("inspect: %w", err)
 	}
 	return inspect(ctx, localTree(at), files)
 }
@@ -190,6 +194,7 @@ var detectors = []func(*inspector, context.Context) error{
 	(*inspector).adapter,
 	(*inspector).mlflow,
 	(*inspector).mlserver,
+	(*inspector).diffusers,
 	(*inspector).transformers,
 	(*inspector).gguf,
 	(*inspector).layout,
@@ -210,7 +215,7 @@ func inspect(ctx context.Context, t tree, files []treeFile) (Facts, error) {
 			return in.facts, err
 		}
 		if err := detect(in, ctx); err != nil {
-			return in.facts, fmt.Errorf("artifact: inspect: %w", err)
+			return in.facts, fmt.Errorf("inspect: %w", err)
 		}
 		if in.facts.Format != "" {
 			break

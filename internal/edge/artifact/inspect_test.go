@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/safetensors"
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // safetensorsOf makes a file from a header, padded with data bytes.
@@ -180,8 +182,19 @@ func TestInspect(t *testing.T) {
 			files: map[string]string{"MLmodel": "flavors: {}", "model-settings.json": `{"parameters":{"environment_path":"./venv"}}`},
 			want:  Facts{Format: "mlflow", Environment: "./venv"},
 		},
-		"nothing known": {files: map[string]string{"a": "b", "c.txt": "d"}},
-		"empty":         {files: map[string]string{}},
+		"diffusers": {
+			files: map[string]string{"model_index.json": `{"_class_name":"QwenImagePipeline","_diffusers_version":"0.36.0","scale":NaN,"text_encoder":["transformers","Qwen2_5_VL"],"unet":["diffusers","UNet"],"safety_checker":[null,null],"force_zeros":true,"vae":["diffusers","VAE"]}`,
+				"vae/config.json": `{"architectures":["X"]}`, "all.safetensors": safetensorsOf(header, 104)},
+			want: Facts{Format: "diffusers", Framework: "diffusers", FrameworkVersion: "0.36.0", Architecture: "QwenImagePipeline",
+				Diffusion: &service.DiffusionPipeline{Class: "QwenImagePipeline", Components: map[string]service.DiffusionComponent{
+					"textEncoder": {Library: "transformers", Type: "Qwen2_5_VL"}, "transformer": {Library: "diffusers", Type: "UNet"}, "vae": {Library: "diffusers", Type: "VAE"}}}},
+			from: "diffusion=model_index.json",
+		},
+		"an index of something else": {files: map[string]string{"model_index.json": `{"a":[1]}`}},
+		"an index that is no object": {files: map[string]string{"model_index.json": `[]`, "all.safetensors": safetensorsOf(header, 104)}, want: Facts{Format: "safetensors", Parameters: 51}},
+		"an index that is no JSON":   {files: map[string]string{"model_index.json": `{`}},
+		"nothing known":              {files: map[string]string{"a": "b", "c.txt": "d"}},
+		"empty":                      {files: map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -206,7 +219,7 @@ func TestInspect(t *testing.T) {
 				}
 			}
 			got.Bytes, got.Files, got.From, got.Details = 0, 0, nil, nil
-			if fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)
 			}
 		})
@@ -373,7 +386,7 @@ func TestJSONLike(t *testing.T) {
 
 // FuzzInspect feeds every reader with hostile bytes under every name.
 func FuzzInspect(f *testing.F) {
-	names := []string{"config.json", safetensors.IndexName, "m.safetensors", "m.gguf", "model-settings.json", "MLmodel", "m.bst", "m.txt", "m.onnx", "m.joblib"}
+	names := []string{"config.json", safetensors.IndexName, "m.safetensors", "m.gguf", "model-settings.json", "MLmodel", "m.bst", "m.txt", "m.onnx", "m.joblib", "model_index.json"}
 	for i, s := range []string{llama, `{"metadata":{"total_size":1e9}}`, safetensorsOf(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4),
 		ggufOf(1, []uint64{2, 3}), `{"implementation":"mlserver_xgboost.X"}`, "flavors: {sklearn: {sklearn_version: 1.0}}", ubjOf(), lightgbmText,
 		"\x08\x08\x12\x07pytorch", "\x80\x04sklearn_sklearn_version\x94\x8c\x051.5.2"} {

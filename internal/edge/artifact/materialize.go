@@ -49,13 +49,13 @@ func Materialize(ctx context.Context, dir string, req Request, cfg Config, clien
 		return err
 	}
 	if loc.scheme == "file" || loc.scheme == "upload" {
-		return fmt.Errorf("artifact: %s is on this machine already: copy it", Redact(req.URI))
+		return fmt.Errorf("%s is on this machine already: copy it", Redact(req.URI))
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	unlock, err := lockFolder(ctx, dir)
 	if err != nil {
@@ -88,13 +88,13 @@ func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client 
 	}
 	info, err := os.Lstat(path)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	tree := path
 	if info.IsDir() {
 		list, err := os.ReadDir(path)
 		if err != nil {
-			return nil, fmt.Errorf("artifact: %w", err)
+			return nil, err
 		}
 		for _, e := range list {
 			p.Entries = append(p.Entries, e.Name())
@@ -104,14 +104,14 @@ func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client 
 	}
 	for _, name := range p.Entries {
 		if name == pullRecordName || name == workName {
-			return nil, fmt.Errorf("artifact: %s: the model has a file %s, a name that is taken; rename it at the source", p.Source, name)
+			return nil, fmt.Errorf("%s: the model has a file %s, a name that is taken; rename it at the source", p.Source, name)
 		}
 	}
 	if p.Files, p.Bytes, err = open(tree); err != nil {
 		return nil, err
 	}
 	if p.Tree, err = filepath.Rel(dir, tree); err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	return &p, p.write(dir)
 }
@@ -137,7 +137,7 @@ func open(tree string) (files int, bytes int64, err error) {
 		files, bytes, err = measure(tree)
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("artifact: %w", err)
+		return 0, 0, err
 	}
 	return files, bytes, nil
 }
@@ -151,7 +151,7 @@ func (p *pullRecord) finish(dir string) error {
 				_, err = os.Lstat(filepath.Join(dir, name)) // moved before an interruption
 			}
 			if err != nil {
-				return fmt.Errorf("artifact: %w", err)
+				return err
 			}
 		}
 		p.Tree = ""
@@ -160,7 +160,7 @@ func (p *pullRecord) finish(dir string) error {
 		}
 	}
 	if err := os.RemoveAll(filepath.Join(dir, workName)); err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	return syncDir(dir)
 }
@@ -171,7 +171,7 @@ func (p *pullRecord) write(dir string) error {
 		return err
 	}
 	if err := os.Chmod(path, 0o644); err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (p *pullRecord) write(dir string) error {
 func readPullRecord(dir string, want pullRecord) (*pullRecord, error) {
 	list, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	p, err := decodePullRecord(filepath.Join(dir, pullRecordName))
 	if err != nil {
@@ -190,13 +190,13 @@ func readPullRecord(dir string, want pullRecord) (*pullRecord, error) {
 	if p == nil {
 		for _, e := range list {
 			if name := e.Name(); name != workName && name != lostName && !strings.HasPrefix(name, ".json-") {
-				return nil, fmt.Errorf("artifact: %s is not empty (%s): name an empty folder", dir, name)
+				return nil, fmt.Errorf("%s is not empty (%s): name an empty folder", dir, name)
 			}
 		}
 		return nil, nil
 	}
 	if p.Key != want.Key {
-		return nil, fmt.Errorf("artifact: %s holds %s: name another folder for %s, or empty it", dir, p.Source, want.Source)
+		return nil, fmt.Errorf("%s holds %s: name another folder for %s, or empty it", dir, p.Source, want.Source)
 	}
 	if p.Tree != "" {
 		return p, nil
@@ -206,12 +206,12 @@ func readPullRecord(dir string, want pullRecord) (*pullRecord, error) {
 	for _, name := range p.Entries {
 		n, b, err := measure(filepath.Join(dir, name))
 		if err != nil {
-			return nil, fmt.Errorf("artifact: %s: empty the folder to fetch the model again: %w", dir, err)
+			return nil, fmt.Errorf("%s: empty the folder to fetch the model again: %w", dir, err)
 		}
 		files, bytes = files+n, bytes+b
 	}
 	if files != p.Files || bytes != p.Bytes {
-		return nil, fmt.Errorf("artifact: %s has %d files of %d bytes, and %s has %d of %d: empty the folder to fetch it again",
+		return nil, fmt.Errorf("%s has %d files of %d bytes, and %s has %d of %d: empty the folder to fetch it again",
 			dir, files, bytes, p.Source, p.Files, p.Bytes)
 	}
 	return p, nil
@@ -234,14 +234,14 @@ func decodePullRecord(path string) (*pullRecord, error) {
 		err = json.Unmarshal(raw, &p)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %w; empty the folder to fetch the model again", err)
+		return nil, fmt.Errorf("%w; empty the folder to fetch the model again", err)
 	}
 	ok := p.Tree == "" || localName(filepath.ToSlash(p.Tree)) && strings.HasPrefix(p.Tree, workName)
 	for _, name := range p.Entries {
 		ok = ok && localName(name) && !strings.Contains(name, "/")
 	}
 	if !ok {
-		return nil, fmt.Errorf("artifact: %s: not a record of what was fetched; empty the folder to fetch the model again", path)
+		return nil, fmt.Errorf("%s: not a record of what was fetched; empty the folder to fetch the model again", path)
 	}
 	return &p, nil
 }
@@ -251,7 +251,7 @@ func decodePullRecord(path string) (*pullRecord, error) {
 func lockFolder(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -263,7 +263,7 @@ func lockFolder(ctx context.Context, dir string) (unlock func(), err error) {
 		}
 		if err != nil {
 			_ = f.Close()
-			return nil, fmt.Errorf("artifact: lock %s: %w", dir, err)
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 // an image's as what its /models holds, as KServe has it.
 type ociSource struct {
 	requests *requester
+	env      environment
 
 	mu     sync.Mutex
 	grants map[string]ociGrant // by registry and repository
@@ -43,7 +44,7 @@ type ociRef struct {
 func parseOCI(loc location) (ociRef, error) {
 	full := strings.Trim(loc.url.Host+loc.url.Path, "/")
 	if parts := strings.Split(full, "/"); len(parts) > 4 && parts[0] == "n" && parts[2] == "b" {
-		return ociRef{}, fmt.Errorf("artifact: %s: Oracle's object storage is not read; use its S3 address, or a registry's oci://REGISTRY/NAME", loc)
+		return ociRef{}, fmt.Errorf("%s: Oracle's object storage is not read; use its S3 address, or a registry's oci://REGISTRY/NAME", loc)
 	}
 	r := ociRef{host: "docker.io", reference: "latest"}
 	if first, rest, ok := strings.Cut(full, "/"); ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
@@ -61,7 +62,7 @@ func parseOCI(loc location) (ociRef, error) {
 	}
 	r.name = name
 	if !ociName().MatchString(name) || !ociReference().MatchString(r.reference) {
-		return r, fmt.Errorf("artifact: %s: write oci://REGISTRY/REPOSITORY[:TAG] or …@sha256:DIGEST", loc)
+		return r, fmt.Errorf("%s: write oci://REGISTRY/REPOSITORY[:TAG] or …@sha256:DIGEST", loc)
 	}
 	return r, nil
 }
@@ -152,13 +153,13 @@ func (o *ociSource) manifest(ctx context.Context, loc location, ref ociRef, refe
 		return m, err
 	}
 	if want, ok := strings.CutPrefix(reference, "sha256:"); ok && digest(string(body)) != want {
-		return m, fmt.Errorf("artifact: %s: the registry's manifest does not have its digest %s", loc, reference)
+		return m, fmt.Errorf("%s: the registry's manifest does not have its digest %s", loc, reference)
 	}
 	if err := json.Unmarshal(body, &m); err != nil {
-		return m, fmt.Errorf("artifact: %s: the answer is no manifest of a registry: %w", loc, err)
+		return m, fmt.Errorf("%s: the answer is no manifest of a registry: %w", loc, err)
 	}
 	if len(m.Layers) > maxLayers || len(m.Manifests) > maxLayers {
-		return m, fmt.Errorf("artifact: %s: more than %d layers or platforms", loc, maxLayers)
+		return m, fmt.Errorf("%s: more than %d layers or platforms", loc, maxLayers)
 	}
 	return m, nil
 }
@@ -179,7 +180,7 @@ func (m ociManifest) ours(loc location) (ociDescriptor, error) {
 		}
 		said = append(said, d.Platform.OS+"/"+d.Platform.Architecture)
 	}
-	return ociDescriptor{}, fmt.Errorf("artifact: %s: there is no image for linux/%s, only for %s", loc, runtime.GOARCH, clip(strings.Join(said, ", ")))
+	return ociDescriptor{}, fmt.Errorf("%s: there is no image for linux/%s, only for %s", loc, runtime.GOARCH, clip(strings.Join(said, ", ")))
 }
 
 // Annotations that name a layer's file: ORAS's, and the model format's of CNCF.
@@ -196,7 +197,7 @@ func (m ociManifest) objects(loc location, ref ociRef) ([]object, error) {
 	for i, d := range m.Layers {
 		sum, ok := strings.CutPrefix(d.Digest, "sha256:")
 		if !ok || !isSHA256(sum) || d.Size < 0 {
-			return nil, fmt.Errorf("artifact: %s: layer %d has the digest %q: only sha256 is read", loc, i, clip(d.Digest))
+			return nil, fmt.Errorf("%s: layer %d has the digest %q: only sha256 is read", loc, i, clip(d.Digest))
 		}
 		o := object{Size: d.Size, Validator: `"` + d.Digest + `"`, oid: sum, key: ref.name + "/blobs/" + d.Digest}
 		title := d.Annotations[ociTitle]
@@ -216,15 +217,15 @@ func (m ociManifest) objects(loc location, ref ociRef) ([]object, error) {
 		case d.MediaType == "application/vnd.oci.empty.v1+json":
 			continue
 		default:
-			return nil, fmt.Errorf("artifact: %s: layer %d is of type %q and has no name: neither an image nor an artifact of files", loc, i, clip(d.MediaType))
+			return nil, fmt.Errorf("%s: layer %d is of type %q and has no name: neither an image nor an artifact of files", loc, i, clip(d.MediaType))
 		}
 		out = append(out, o)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("artifact: %s: it has no layers", loc)
+		return nil, fmt.Errorf("%s: it has no layers", loc)
 	}
 	if files > 0 && files < len(out) {
-		return nil, fmt.Errorf("artifact: %s: some layers have a file's name and some have not", loc)
+		return nil, fmt.Errorf("%s: some layers have a file's name and some have not", loc)
 	}
 	return out, nil
 }
@@ -262,7 +263,7 @@ func (o *ociSource) authorised(ctx context.Context, loc location, ref ociRef, wh
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, ref.base()+"/v2/"+ref.name+"/"+what, nil)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: not a usable address", loc)
+		return nil, fmt.Errorf("%s: not a usable address", loc)
 	}
 	if grant.header != "" {
 		req.Header.Set("Authorization", grant.header)
@@ -314,9 +315,9 @@ func (o *ociSource) ask(ctx context.Context, loc location, ref ociRef) (ociGrant
 	if challenge == "" {
 		return none, nil
 	}
-	creds, err := dockerCredentials(ctx, ref)
+	creds, err := o.env.dockerCredentials(ctx, ref)
 	if err != nil {
-		return none, fmt.Errorf("artifact: %s: %w", loc, err)
+		return none, fmt.Errorf("%s: %w", loc, err)
 	}
 	switch scheme {
 	case "basic":
@@ -327,7 +328,7 @@ func (o *ociSource) ask(ctx context.Context, loc location, ref ociRef) (ociGrant
 	case "bearer":
 		return o.token(ctx, loc, ref, parameters, creds)
 	}
-	return none, fmt.Errorf("artifact: %s: the registry wants the authentication %q, which is not known here", loc, clip(scheme))
+	return none, fmt.Errorf("%s: the registry wants the authentication %q, which is not known here", loc, clip(scheme))
 }
 
 // challenge asks the registry's root; empty means that it wants nothing.
@@ -337,7 +338,7 @@ func (o *ociSource) challenge(ctx context.Context, loc location, ref ociRef) (ch
 		defer w.stop()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, ref.base()+"/v2/", nil)
 		if err != nil {
-			return fmt.Errorf("artifact: %s: not a usable address", loc)
+			return fmt.Errorf("%s: not a usable address", loc)
 		}
 		resp, err := o.requests.client.Do(req)
 		if err != nil {
@@ -348,7 +349,7 @@ func (o *ociSource) challenge(ctx context.Context, loc location, ref ociRef) (ch
 		case resp.StatusCode == http.StatusUnauthorized:
 			challenge = resp.Header.Get("WWW-Authenticate")
 			if challenge == "" {
-				return errors.New("artifact: " + loc.String() + ": the registry refuses and does not say what it wants")
+				return errors.New(loc.String() + ": the registry refuses and does not say what it wants")
 			}
 			return nil
 		case resp.StatusCode/100 == 2:

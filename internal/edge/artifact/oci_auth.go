@@ -59,7 +59,7 @@ const maxTokenAnswer = 1 << 20
 func (o *ociSource) token(ctx context.Context, loc location, ref ociRef, challenge map[string]string, login registryLogin) (ociGrant, error) {
 	realm, err := url.Parse(challenge["realm"])
 	if err != nil || realm.Host == "" || realm.Scheme != "https" && !strings.HasPrefix(ref.base(), "http://") {
-		return ociGrant{}, fmt.Errorf("artifact: %s: the registry leads to no usable token service", loc)
+		return ociGrant{}, fmt.Errorf("%s: the registry leads to no usable token service", loc)
 	}
 	form := url.Values{"service": {challenge["service"]}, "scope": {"repository:" + ref.name + ":pull"}}
 	if challenge["service"] == "" {
@@ -101,7 +101,7 @@ func (o *ociSource) token(ctx context.Context, loc location, ref ociRef, challen
 		token = cmp.Or(answer.Token, answer.AccessToken)
 	}
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return ociGrant{}, fmt.Errorf("artifact: %s: the registry's token service gives no token", loc)
+		return ociGrant{}, fmt.Errorf("%s: the registry's token service gives no token", loc)
 	}
 	life := grantLife
 	if answer.ExpiresIn > 0 {
@@ -147,9 +147,21 @@ func dockerFiles() (all []string) {
 	return all
 }
 
+// dockerVariable is the key of a Kubernetes Secret of the type
+// kubernetes.io/dockerconfigjson.
+const dockerVariable = ".dockerconfigjson"
+
 // dockerCredentials returns the login to a repository of the first file that
 // has one; the zero value is none.
-func dockerCredentials(ctx context.Context, ref ociRef) (registryLogin, error) {
+func (e environment) dockerCredentials(ctx context.Context, ref ociRef) (registryLogin, error) {
+	if e != nil {
+		var c dockerConfig
+		if raw := e[dockerVariable]; raw != "" && json.Unmarshal([]byte(raw), &c) != nil {
+			return registryLogin{}, fmt.Errorf("the key %s of the secret is not a file of credentials of docker login", dockerVariable)
+		}
+		c.CredHelpers, c.CredsStore = nil, "" // programs of this machine, with its user's logins
+		return c.login(ctx, ref)
+	}
 	for _, file := range dockerFiles() {
 		f, err := os.Open(file)
 		if errors.Is(err, fs.ErrNotExist) {

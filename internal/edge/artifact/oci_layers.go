@@ -41,7 +41,7 @@ type layerStack struct {
 func (n *installer) unpackLayers(ctx context.Context, loc location, l listing, tree string) error {
 	root, err := os.OpenRoot(tree)
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	defer func() { _ = root.Close() }()
 	var packed int64
@@ -71,7 +71,7 @@ func (n *installer) unpackLayers(ctx context.Context, loc location, l listing, t
 		err = errors.New("the image has no folder /models: that is where its model must be")
 	}
 	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("artifact: %s: cannot unpack the layers: %w", loc, err)
+		return fmt.Errorf("%s: cannot unpack the layers: %w", loc, err)
 	}
 	return err
 }

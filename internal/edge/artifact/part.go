@@ -72,7 +72,7 @@ func (t *transfer) openPart(ctx context.Context, o object) (*part, error) {
 	}
 	if err := p.resume(ctx); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("artifact: %s: %w", t.loc, err)
+		return nil, fmt.Errorf("%s: %w", t.loc, err)
 	}
 	return p, nil
 }
@@ -101,11 +101,11 @@ func (p *part) heard(h http.Header) {
 // checkSums compares the hashes with what the source promised.
 func (p *part) checkSums(loc location) error {
 	if want := p.object.crc32c; want != nil && *want != p.crc.Sum32() {
-		return fmt.Errorf("artifact: %s: %s arrived with crc32c %08x instead of %08x; fetch again", loc, p.object.Name, p.crc.Sum32(), *want)
+		return fmt.Errorf("%s: %s arrived with crc32c %08x instead of %08x; fetch again", loc, p.object.Name, p.crc.Sum32(), *want)
 	}
 	if p.md5 != nil && !p.opaque.Load() {
 		if got := hex.EncodeToString(p.md5.Sum(nil)); got != p.object.md5 {
-			return fmt.Errorf("artifact: %s: %s arrived with md5 %s instead of %s; fetch again", loc, p.object.Name, got, p.object.md5)
+			return fmt.Errorf("%s: %s arrived with md5 %s instead of %s; fetch again", loc, p.object.Name, got, p.object.md5)
 		}
 	}
 	return nil
@@ -216,7 +216,7 @@ func (p *part) write(b []byte) error {
 
 func (p *part) close() error {
 	if err := errors.Join(p.file.Sync(), p.file.Close()); err != nil {
-		return fmt.Errorf("artifact: %s: %w", p.path, err)
+		return fmt.Errorf("%s: %w", p.path, err)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (realDisk) open(path string) (diskFile, error) {
 func (realDisk) free(dir string) (int64, error) {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(dir, &fs); err != nil {
-		return 0, fmt.Errorf("artifact: %s: %w", dir, err)
+		return 0, fmt.Errorf("%s: %w", dir, err)
 	}
 	blocks := min(fs.Bavail, 1<<40)             // the unit is at least 512 bytes; no overflow
 	return int64(blocks) * int64(fs.Bsize), nil //nolint:unconvert // Bsize is 32 bits wide on macOS
@@ -271,7 +271,7 @@ func (d *folder) checkSpace(need int64) error {
 }
 
 func (d *folder) fullError(need, free int64) error {
-	return fmt.Errorf("artifact: %s: disk full: %s needed, %s free; make room or choose another folder: %w",
+	return fmt.Errorf("%s: disk full: %s needed, %s free; make room or choose another folder: %w",
 		d.dir, formatBytes(need), formatBytes(free), syscall.ENOSPC)
 }
 
@@ -279,11 +279,11 @@ func (d *folder) fullError(need, free int64) error {
 // missing. need is the number of bytes still to write, 0 when unknown.
 func (d *folder) explainWrite(err error, need int64) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	free, ferr := d.disk.free(d.dir)
 	if ferr != nil {
-		return fmt.Errorf("artifact: %s: disk full: %w", d.dir, err)
+		return fmt.Errorf("%s: disk full: %w", d.dir, err)
 	}
 	return d.fullError(max(need, 1), free)
 }

@@ -37,13 +37,13 @@ func (s *Store) Peek(ctx context.Context, req Request) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	ctx = named(ctx, src)
+	ctx = loc.trusting(named(ctx, src))
 	if web, ok := src.(*httpSource); ok {
 		return peekWeb(ctx, loc, web)
 	}
 	l, err := src.list(ctx, loc, nil)
 	if err != nil {
-		return Facts{}, err
+		return Facts{}, loc.whose(err)
 	}
 	if err := s.limits().check(loc, l.objects); err != nil {
 		return Facts{}, err

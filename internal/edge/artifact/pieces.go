@@ -192,7 +192,7 @@ func (t *transfer) rangeOf(ctx context.Context, q *pieces, from, to int64) (io.R
 	}
 	if err != nil {
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("artifact: %s: %s: %w", t.loc, o.Name, err)
+		return nil, fmt.Errorf("%s: %s: %w", t.loc, o.Name, err)
 	}
 	return resp.Body, nil
 }
@@ -336,7 +336,7 @@ func (q *pieces) missing() (n int) {
 // put puts a piece on record whose bytes are in the file.
 func (q *pieces) put(i int, sum uint32) error {
 	if _, err := q.index.WriteAt(entry(sum), int64(i)*pieceEntry); err != nil {
-		return fmt.Errorf("artifact: %s: %w", q.p.path, err)
+		return fmt.Errorf("%s: %w", q.p.path, err)
 	}
 	q.mu.Lock()
 	q.here[i] = true
@@ -368,7 +368,7 @@ func (q *pieces) follow(ctx context.Context) error {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return fmt.Errorf("artifact: %s: %w", q.p.path, err)
+			return fmt.Errorf("%s: %w", q.p.path, err)
 		}
 		q.p.at += n
 	}

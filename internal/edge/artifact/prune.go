@@ -113,7 +113,7 @@ func (k *retention) reserve(key, what string, need, here int64) (done func(), er
 	}
 	_, short, err := k.evict(need-here-onDisk(filepath.Join(k.folder.dir, "partial", key), false), false)
 	if err == nil && short > 0 {
-		err = fmt.Errorf("artifact: %s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise %s",
+		err = fmt.Errorf("%s: %s needed, which is %s more than there is beside the models in use (of %s): delete services, or raise %s",
 			what, formatBytes(need), formatBytes(short), formatBytes(k.bound), k.boundName)
 	}
 	if err != nil {
@@ -198,7 +198,7 @@ func (k *retention) copies() (all []kept, sharers sharing, total int64, err erro
 	for _, kind := range []string{"models", "uploads"} {
 		keys, err := os.ReadDir(filepath.Join(k.folder.dir, kind))
 		if err != nil {
-			return nil, nil, 0, fmt.Errorf("artifact: %w", err)
+			return nil, nil, 0, err
 		}
 		for _, key := range keys {
 			for _, c := range k.folder.copiesOf(kind, key.Name()) {
@@ -211,7 +211,7 @@ func (k *retention) copies() (all []kept, sharers sharing, total int64, err erro
 	defer k.mu.Unlock()
 	partial, err := os.ReadDir(filepath.Join(k.folder.dir, "partial"))
 	if err != nil {
-		return nil, nil, 0, fmt.Errorf("artifact: %w", err)
+		return nil, nil, 0, err
 	}
 	for _, e := range partial {
 		if _, active := k.reserved[e.Name()]; !active && e.IsDir() {
@@ -277,6 +277,7 @@ func (k *retention) inUse() func(kept) bool {
 	keys, paths := map[string]bool{}, []string(nil)
 	for _, n := range names {
 		if !strings.Contains(n, "://") {
+			keys[n] = true // or
 			paths = append(paths, n)
 			continue
 		}

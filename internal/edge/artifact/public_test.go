@@ -1,6 +1,8 @@
 package artifact
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -10,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -164,6 +167,51 @@ func TestDistrust(t *testing.T) {
 	defer srv.Close()
 	_, err := newStore(t, func(c *Config) { c.Attempts = 1 }).Fetch(t.Context(), Request{URI: srv.URL + "/m"}, nil)
 	wantError(t, err, "unknown authority", "SSL_CERT_FILE")
+}
+
+// TestAuthorities: certificates that come with the credentials vouch for the store of
+// these alone, also where internal addresses are refused.
+func TestAuthorities(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "tree") }))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer srv.Close()
+	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}))
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true}, &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true}, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		by     Credentials
+		public bool
+		says   []string
+	}{
+		{"by its authority", Credentials{Authorities: authority}, false, nil},
+		{"internal", Credentials{Authorities: authority}, true, []string{"internal"}},
+		{"by another", Credentials{Authorities: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger}))}, false, []string{"unknown authority", "do not vouch for it"}},
+		{"by none", Credentials{}, false, []string{"unknown authority", "ca_bundle or cabundle_configmap"}},
+		{"unverified", Credentials{Unverified: true}, false, []string{"unknown authority", "verify_ssl has no effect"}},
+		{"no certificate", Credentials{Authorities: "-----BEGIN CERTIFICATE-----"}, false, []string{"are not certificates in PEM"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStore(t, func(cfg *Config) { cfg.Attempts, cfg.PublicOnly = 1, c.public })
+			_, err := s.Fetch(t.Context(), Request{URI: srv.URL + "/m.bin", Credentials: &c.by}, nil)
+			if c.says == nil {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Fetch(t.Context(), Request{URI: srv.URL + "/n.bin"}, nil); err == nil {
+					t.Error("it vouches for others too")
+				}
+				return
+			}
+			wantError(t, err, c.says...)
+		})
+	}
 }
 
 // TestGoogleTokenRefused: what the token's server says is in the error, and

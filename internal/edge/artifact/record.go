@@ -107,7 +107,7 @@ func (n *installer) install(ctx context.Context, loc location, l listing) (*reco
 		return nil, err
 	}
 	if err := os.RemoveAll(n.folder.partialDir(loc)); err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	return r, nil
 }
@@ -117,10 +117,10 @@ func (n *installer) install(ctx context.Context, loc location, l listing) (*reco
 func (n *installer) assemble(ctx context.Context, loc location, l listing) (tree, file string, err error) {
 	tree = filepath.Join(n.folder.partialDir(loc), "tree")
 	if err := os.RemoveAll(tree); err != nil {
-		return "", "", fmt.Errorf("artifact: %w", err)
+		return "", "", err
 	}
 	if err := os.MkdirAll(tree, 0o700); err != nil {
-		return "", "", fmt.Errorf("artifact: %w", err)
+		return "", "", err
 	}
 	if slices.ContainsFunc(l.objects, func(o object) bool { return o.layer != "" }) {
 		return tree, "", discarded(n.unpackLayers(ctx, loc, l, tree), tree)
@@ -137,10 +137,10 @@ func (n *installer) assemble(ctx context.Context, loc location, l listing) (tree
 	for _, o := range l.objects {
 		dst := filepath.Join(tree, filepath.FromSlash(o.Name))
 		if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
-			return "", "", fmt.Errorf("artifact: %s: an object is both a file and a folder: %w", loc, err)
+			return "", "", fmt.Errorf("%s: an object is both a file and a folder: %w", loc, err)
 		}
 		if err := os.Rename(o.arrived(n.folder.partialDir(loc)), dst); err != nil {
-			return "", "", fmt.Errorf("artifact: %s: %w", loc, err)
+			return "", "", fmt.Errorf("%s: %w", loc, err)
 		}
 		if n.blobs != nil && !o.linked && blobs.IsHash(o.oid) {
 			n.blobs.Add(dst, o.oid, time.Now()) // what the cache had no room for
@@ -176,14 +176,14 @@ func replaceTree(tree, dst string, r *record) error {
 			return os.RemoveAll(tree)
 		}
 		if err := os.RemoveAll(dst); err != nil {
-			return fmt.Errorf("artifact: %w", err)
+			return err
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(dst), 0o700); err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	if err := os.Rename(tree, dst); err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	return syncDir(filepath.Dir(dst))
 }
@@ -211,11 +211,11 @@ func measure(dir string) (files int, bytes int64, err error) {
 func writeJSON(path string, v any) error {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		return fmt.Errorf("artifact: %s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".json-*")
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	_, err = tmp.Write(append(raw, '\n'))
 	err = errors.Join(err, tmp.Sync(), tmp.Close())
@@ -224,7 +224,7 @@ func writeJSON(path string, v any) error {
 	}
 	if err != nil {
 		_ = os.Remove(tmp.Name())
-		return fmt.Errorf("artifact: %s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func writeJSON(path string, v any) error {
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
@@ -257,11 +257,11 @@ func (d *folder) tryLock(key string) (unlock func(), err error) {
 	path := filepath.Join(d.dir, "partial", key+".lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("artifact: lock %s: %w", path, err)
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return func() { _ = f.Close() }, nil
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +26,7 @@ import (
 type s3Source struct {
 	requests *requester
 	limits   limits
+	env      environment
 	log      *slog.Logger
 
 	mu       sync.Mutex
@@ -93,13 +93,13 @@ func (c *s3Source) page(ctx context.Context, loc location, prefix, token string)
 	}
 	var l s3List
 	if err := xml.Unmarshal(body, &l); err != nil {
-		return bucketPage{}, fmt.Errorf("artifact: %s: the answer is no S3 listing; check AWS_ENDPOINT_URL: %w", loc, err)
+		return bucketPage{}, fmt.Errorf("%s: the answer is no S3 listing; check AWS_ENDPOINT_URL: %w", loc, err)
 	}
 	var page bucketPage
 	for _, o := range l.Contents {
 		if l.EncodingType == "url" {
 			if o.Key, err = url.QueryUnescape(o.Key); err != nil {
-				return bucketPage{}, fmt.Errorf("artifact: %s: the listing holds a broken key", loc)
+				return bucketPage{}, fmt.Errorf("%s: the listing holds a broken key", loc)
 			}
 		}
 		page.objects = append(page.objects, object{key: o.Key, Size: max(o.Size, 0), Validator: o.ETag, md5: etagMD5(o.ETag)})
@@ -155,14 +155,14 @@ func (c *s3Source) request(ctx context.Context, loc location, o object, from int
 func (c *s3Source) signed(ctx context.Context, loc location, key string, query url.Values, edit func(*http.Request)) (*http.Request, error) {
 	e, err := c.connect(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: %w", loc, err)
+		return nil, fmt.Errorf("%s: %w", loc, err)
 	}
-	region := c.region(loc.url.Host, e)
+	region := c.region(loc, e)
 	u := e.url(loc.url.Host, key, region)
 	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: not a usable bucket name", loc)
+		return nil, fmt.Errorf("%s: not a usable bucket name", loc)
 	}
 	req.URL = u // keeps the exact escaping that is signed
 	if edit != nil {
@@ -176,7 +176,7 @@ func (c *s3Source) signed(ctx context.Context, loc location, key string, query u
 	err = v4.NewSigner().SignHTTP(ctx, creds, req, emptySHA256, "s3", region, time.Now(),
 		func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %s: cannot sign the request: %w", loc, err)
+		return nil, fmt.Errorf("%s: cannot sign the request: %w", loc, err)
 	}
 	return req, nil
 }
@@ -211,9 +211,7 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	if c.endpoint != nil {
 		return c.endpoint, nil
 	}
-	// What it finds on its way to credentials is nobody's concern: what comes of
-	// it is said where they are needed.
-	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithLogger(logging.Nop{}))
+	cfg, err := c.configuration(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the AWS configuration: %w", err)
 	}
@@ -221,37 +219,55 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	if e.region == "" {
 		e.region = "us-east-1"
 	}
-	if own := kserveKeys(); own != nil {
+	if own := c.env.kserveKeys(); own != nil {
 		e.creds = own
 	}
-	if isTrue(os.Getenv("awsAnonymousCredential")) {
+	if isTrue(c.env.Getenv("awsAnonymousCredential")) {
 		e.creds = nil
 	}
-	address := s3Address(cfg)
+	address := c.env.s3Address(cfg)
 	if address != "" {
 		if e.base, err = url.Parse(strings.TrimSuffix(address, "/")); err != nil || e.base.Host == "" {
 			return nil, errors.New("AWS_ENDPOINT_URL or S3_ENDPOINT is not a URL such as http://localhost:9000")
 		}
 	}
-	e.virtual = address == "" || isTrue(os.Getenv("S3_USER_VIRTUAL_BUCKET"))
+	e.virtual = address == "" || isTrue(c.env.Getenv("S3_USER_VIRTUAL_BUCKET"))
 	c.endpoint = e
 	return e, nil
 }
 
+// configuration is AWS's own: of this process's environment and files, or, where
+// there are other credentials, of their variables alone.
+func (c *s3Source) configuration(ctx context.Context) (aws.Config, error) {
+	if c.env == nil {
+		// What it finds on its way to credentials is nobody's concern: what comes of
+		// it is said where they are needed.
+		return awsconfig.LoadDefaultConfig(ctx, awsconfig.WithLogger(logging.Nop{}))
+	}
+	cfg := aws.Config{Region: c.env.firstEnv("AWS_REGION", "AWS_DEFAULT_REGION")}
+	if id, secret := c.env.Getenv("AWS_ACCESS_KEY_ID"), c.env.Getenv("AWS_SECRET_ACCESS_KEY"); id != "" && secret != "" {
+		cfg.Credentials = credentials.NewStaticCredentialsProvider(id, secret, c.env.Getenv("AWS_SESSION_TOKEN"))
+	}
+	if at := c.env.Getenv("AWS_ENDPOINT_URL"); at != "" {
+		cfg.BaseEndpoint = aws.String(at)
+	}
+	return cfg, nil
+}
+
 // s3Address is the endpoint asked for: AWS's variables and files first, then
 // KServe's, which name a host. Empty means Amazon.
-func s3Address(cfg aws.Config) string {
-	if v := os.Getenv("AWS_ENDPOINT_URL_S3"); v != "" {
+func (e environment) s3Address(cfg aws.Config) string {
+	if v := e.Getenv("AWS_ENDPOINT_URL_S3"); v != "" {
 		return v
 	}
 	if v := aws.ToString(cfg.BaseEndpoint); v != "" {
 		return v
 	}
-	host := os.Getenv("S3_ENDPOINT")
+	host := e.Getenv("S3_ENDPOINT")
 	if host == "" || strings.Contains(host, "://") {
 		return host
 	}
-	if v := os.Getenv("S3_USE_HTTPS"); v != "" && !isTrue(v) {
+	if v := e.Getenv("S3_USE_HTTPS"); v != "" && !isTrue(v) {
 		return "http://" + host
 	}
 	return "https://" + host
@@ -259,9 +275,9 @@ func s3Address(cfg aws.Config) string {
 
 // kserveKeys are access keys under the names that KServe's secrets have them by,
 // where nobody set AWS's own; nil for none.
-func kserveKeys() aws.CredentialsProvider {
-	id, secret := os.Getenv("awsAccessKeyID"), os.Getenv("awsSecretAccessKey")
-	if id == "" || secret == "" || os.Getenv("AWS_ACCESS_KEY_ID") != "" {
+func (e environment) kserveKeys() aws.CredentialsProvider {
+	id, secret := e.Getenv("awsAccessKeyID"), e.Getenv("awsSecretAccessKey")
+	if id == "" || secret == "" || e.Getenv("AWS_ACCESS_KEY_ID") != "" {
 		return nil
 	}
 	return credentials.NewStaticCredentialsProvider(id, secret, "")
@@ -303,11 +319,14 @@ func escapeKey(s string) string {
 	return b.String()
 }
 
-func (c *s3Source) region(bucket string, e *s3Endpoint) string {
+func (c *s3Source) region(loc location, e *s3Endpoint) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r := c.regions[bucket]; r != "" {
+	if r := c.regions[loc.url.Host]; r != "" {
 		return r
+	}
+	if own := loc.credentials; own != nil && own.Region != "" {
+		return own.Region
 	}
 	return e.region
 }

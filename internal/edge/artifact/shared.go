@@ -50,7 +50,7 @@ type Shared struct {
 // What the store may hold is cfg.StoreBytes; cfg.InUse is not asked.
 func OpenShared(cfg Config, name string, client *http.Client, log *slog.Logger) (*Shared, error) {
 	if !localName(name) || strings.Contains(name, "/") {
-		return nil, fmt.Errorf("artifact: %q names no place in a store: write a name without slashes", name)
+		return nil, fmt.Errorf("%q names no place in a store: write a name without slashes", name)
 	}
 	s := &Shared{}
 	cfg.InUse, cfg.Confirmed, cfg.BoundName = s.inUse, true, "the store's bound"
@@ -60,7 +60,7 @@ func OpenShared(cfg Config, name string, client *http.Client, log *slog.Logger) 
 	}
 	s.dir = filepath.Join(s.store.cfg.Dir, placesName, name)
 	if err := s.hold(); err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	return s, nil
 }
@@ -115,7 +115,7 @@ func (s *Shared) Fetch(ctx context.Context, req Request, progress func(Progress)
 		return "", err
 	}
 	if loc.scheme == "file" || loc.scheme == "upload" {
-		return "", fmt.Errorf("artifact: %s is on this machine already", Redact(req.URI))
+		return "", fmt.Errorf("%s is on this machine already", Redact(req.URI))
 	}
 	link := filepath.Join(s.dir, modelName)
 	whole, err := s.inspect(ctx, loc, s.linked())
@@ -131,7 +131,7 @@ func (s *Shared) Fetch(ctx context.Context, req Request, progress func(Progress)
 	}
 	tree, _ := s.store.folder.copyOf(path)
 	if err := seal(tree); err != nil {
-		return "", fmt.Errorf("artifact: %w", err)
+		return "", err
 	}
 	return link, s.point(link, tree)
 }
@@ -149,14 +149,14 @@ func (s *Shared) linked() string {
 func (s *Shared) point(link, tree string) error {
 	to, err := filepath.Rel(s.dir, tree)
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	fresh := link + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	if err := errors.Join(os.Symlink(to, fresh), os.Rename(fresh, link)); err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	return syncDir(s.dir)
 }
@@ -184,7 +184,7 @@ func (s *Shared) inspect(ctx context.Context, loc location, given string) (whole
 		s.store.log.Warn("the files of a model in the store were changed: it is fetched again", "uri", loc.String(), "folder", tree)
 		away := fmt.Sprintf("%s.damaged-%d", tree, time.Now().UnixNano())
 		if err := errors.Join(os.Remove(filepath.Join(d.modelDir(loc), "record.json")), os.Rename(tree, away)); err != nil {
-			return false, fmt.Errorf("artifact: %w", err)
+			return false, err
 		}
 		return false, nil
 	}
@@ -263,7 +263,7 @@ func intact(ctx context.Context, tree string, rec *record) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("artifact: %w", err)
+		return false, err
 	}
 	return true, nil
 }

@@ -53,23 +53,23 @@ type source interface {
 }
 
 // sources is the table of remote schemes: a new scheme is one entry.
-func sources(cfg Config, r *requester, log *slog.Logger) map[string]source {
+func sources(cfg Config, r *requester, env environment, log *slog.Logger) map[string]source {
 	most := limits{cfg.MaxFiles, cfg.MaxBytes}
 	return map[string]source{
-		"http":  &httpSource{requests: r},
-		"https": &httpSource{requests: r},
-		"s3":    &s3Source{requests: r, limits: most, log: log},
-		"gs":    &gcsSource{requests: r, limits: most, log: log},
-		"hf":    &hfSource{requests: r, limits: most, hub: cfg.HubEndpoint},
-		"oci":   &ociSource{requests: r},
-		"az":    &azureSource{requests: r, limits: most},
+		"http":  &httpSource{requests: r, env: env},
+		"https": &httpSource{requests: r, env: env},
+		"s3":    &s3Source{requests: r, limits: most, env: env, log: log},
+		"gs":    &gcsSource{requests: r, limits: most, env: env, log: log},
+		"hf":    &hfSource{requests: r, limits: most, env: env, hub: cfg.HubEndpoint},
+		"oci":   &ociSource{requests: r, env: env},
+		"az":    &azureSource{requests: r, limits: most, env: env},
 	}
 }
 
 // Schemes lists the URI schemes this build reads, sorted.
 func (s *Store) Schemes() []string {
 	names := []string{"file", "upload"}
-	for name := range s.byScheme {
+	for name := range s.sources.of(nil) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -77,16 +77,21 @@ func (s *Store) Schemes() []string {
 }
 
 func (s *Store) source(loc location) (source, error) {
-	if isAzure(loc) {
-		return s.byScheme["az"], nil
+	var env environment
+	if c := loc.credentials; c != nil {
+		env = environment(c.Variables)
 	}
-	if src, ok := s.byScheme[loc.scheme]; ok {
+	byScheme := s.sources.of(env)
+	if isAzure(loc) {
+		return byScheme["az"], nil
+	}
+	if src, ok := byScheme[loc.scheme]; ok {
 		return src, nil
 	}
 	if loc.scheme == "pvc" {
-		return nil, fmt.Errorf("artifact: %s: a claim of a cluster's volume is not there on one machine: mount what it holds, and name the files by file://PATH", loc)
+		return nil, fmt.Errorf("%s: a claim of a cluster's volume is not there on one machine: mount what it holds, and name the files by file://PATH", loc)
 	}
-	return nil, fmt.Errorf("artifact: %s: nothing is fetched from %s://: use one of file://, %s://",
+	return nil, fmt.Errorf("%s: nothing is fetched from %s://: use one of file://, %s://",
 		strings.TrimSuffix(loc.String(), "/"), loc.scheme, strings.Join(service.FetchedSchemes, "://, "))
 }
 
@@ -100,21 +105,21 @@ type limits struct {
 // outside their folder.
 func (m limits) check(loc location, objects []object) error {
 	if len(objects) > m.files {
-		return fmt.Errorf("artifact: %s: more than %d files (maxFiles)", loc, m.files)
+		return fmt.Errorf("%s: more than %d files (maxFiles)", loc, m.files)
 	}
 	var total int64
 	seen := make(map[string]bool, len(objects))
 	for _, o := range objects {
 		if !localName(o.Name) {
-			return fmt.Errorf("artifact: %s: the object name %q would leave the model's folder; rename it at the source", loc, o.Name)
+			return fmt.Errorf("%s: the object name %q would leave the model's folder; rename it at the source", loc, o.Name)
 		}
 		if seen[o.Name] {
-			return fmt.Errorf("artifact: %s: two objects would be written to %q", loc, o.Name)
+			return fmt.Errorf("%s: two objects would be written to %q", loc, o.Name)
 		}
 		seen[o.Name] = true
 		total += max(o.Size, 0)
 		if total < 0 || total > m.bytes {
-			return fmt.Errorf("artifact: %s: larger than %s (maxBytes)", loc, formatBytes(m.bytes))
+			return fmt.Errorf("%s: larger than %s (maxBytes)", loc, formatBytes(m.bytes))
 		}
 	}
 	return nil
@@ -147,7 +152,7 @@ func listBucket(ctx context.Context, most limits, loc location, key string, prio
 		return listing{}, err
 	}
 	if len(l.objects) == 0 {
-		return listing{}, fmt.Errorf("artifact: %s: no object has this name or lies below it; check bucket and path", loc)
+		return listing{}, fmt.Errorf("%s: no object has this name or lies below it; check bucket and path", loc)
 	}
 	l.unchanged = prior != nil && sameObjects(prior.Objects, l.objects)
 	return l, nil

@@ -41,10 +41,10 @@ import (
 // Store fetches artifacts into a folder and keeps them. It is safe for
 // concurrent use, also by several processes over one folder.
 type Store struct {
-	cfg      Config
-	log      *slog.Logger
-	byScheme map[string]source
-	flights  flights // by location key and pinned checksum
+	cfg     Config
+	log     *slog.Logger
+	sources sourceSets
+	flights flights // by location key and pinned checksum
 
 	requests   *requester
 	folder     *folder
@@ -64,29 +64,33 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 	}
 	abs, err := filepath.Abs(cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: dir %s: %w", cfg.Dir, err)
+		return nil, fmt.Errorf("dir %s: %w", cfg.Dir, err)
 	}
 	cfg.Dir = abs
 	for _, sub := range []string{"", "models", "partial", "uploads"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, sub), 0o700); err != nil {
-			return nil, fmt.Errorf("artifact: cannot create the store's folder: %w", err)
+			return nil, fmt.Errorf("cannot create the store's folder: %w", err)
 		}
 	}
+	trust := &trusts{publicOnly: cfg.PublicOnly}
 	if client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.MaxIdleConnsPerHost = 16 // several ranges of a file are read at a time
 		// Over HTTP/2 they would share one TCP connection and its losses.
 		transport.Protocols = new(http.Protocols)
 		transport.Protocols.SetHTTP1(true)
-		client = &http.Client{Transport: transport}
+		client, trust.transport = &http.Client{Transport: transport}, transport
 		if cfg.PublicOnly {
 			client.Transport = newPublicOnly(transport)
 		}
 	}
+	if trust.transport == nil { // a client of the caller's, whose own one may be of any kind
+		trust.transport = http.DefaultTransport.(*http.Transport)
+	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	r := &requester{client: guardRedirects(client), most: cfg.Attempts, wait: cfg.RetryWait, stall: cfg.StallTimeout}
+	r := &requester{client: guardRedirects(client), trusts: trust, most: cfg.Attempts, wait: cfg.RetryWait, stall: cfg.StallTimeout}
 	d := &folder{dir: cfg.Dir, disk: realDisk{}}
 	k := &retention{folder: d, blobs: cfg.Blobs, bound: cfg.StoreBytes, boundName: cfg.BoundName, ask: cfg.InUse, log: log, locked: map[string]*os.File{}, reserved: map[string]int64{}}
 	n := &installer{folder: d, blobs: cfg.Blobs, limits: limits{cfg.MaxFiles, cfg.MaxBytes}, expansion: cfg.MaxExpansion}
@@ -94,7 +98,8 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 		n.limits.bytes = min(cfg.MaxBytes, cfg.StoreBytes)
 	}
 	return &Store{
-		cfg: cfg, log: log, byScheme: sources(cfg, r, log), flights: flights{byKey: map[string]*flight{}},
+		cfg: cfg, log: log, flights: flights{byKey: map[string]*flight{}},
+		sources:  sourceSets{make: func(env environment) map[string]source { return sources(cfg, r, env, log) }, sets: map[string]map[string]source{}},
 		requests: r, folder: d, retention: k, installer: n,
 		downloader: &downloader{
 			requests: r, folder: d, retention: k, blobs: cfg.Blobs, slots: make(chan struct{}, cfg.Concurrency),
@@ -133,7 +138,7 @@ func (s *Store) Fetch(ctx context.Context, req Request, progress func(Progress))
 	return s.flights.share(ctx, loc.key()+loc.sha256, progress, func(ctx context.Context, m *meter) (string, error) {
 		path, err := s.fetchRemote(ctx, loc, src, m)
 		if err != nil {
-			return "", err
+			return "", loc.whose(err)
 		}
 		if _, err := s.Prune(ctx); err != nil {
 			s.log.WarnContext(ctx, "models that are not used cannot be removed", "error", err)
@@ -180,7 +185,7 @@ func (s *Store) localPath(ctx context.Context, loc location) (string, error) {
 		return "", noFileError(loc.path)
 	}
 	if err != nil {
-		return "", fmt.Errorf("artifact: %w", err)
+		return "", err
 	}
 	if err := readable(loc.path, info); err != nil {
 		return "", err
@@ -189,7 +194,7 @@ func (s *Store) localPath(ctx context.Context, loc location) (string, error) {
 		return loc.path, nil
 	}
 	if info.IsDir() {
-		return "", fmt.Errorf("artifact: %s: #sha256= pins one file, and this is a folder", loc.path)
+		return "", fmt.Errorf("%s: #sha256= pins one file, and this is a folder", loc.path)
 	}
 	got, err := hashFile(ctx, loc.path)
 	if err != nil {
@@ -204,12 +209,12 @@ func readable(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() || info.IsDir() {
 		return nil
 	}
-	return fmt.Errorf("artifact: %s is neither a file nor a folder (%s): name the model's file or folder", path, info.Mode().Type())
+	return fmt.Errorf("%s is neither a file nor a folder (%s): name the model's file or folder", path, info.Mode().Type())
 }
 
 // fetchRemote runs under single-flight: it brings loc up to date.
 func (s *Store) fetchRemote(ctx context.Context, loc location, src source, m *meter) (path string, err error) {
-	ctx = named(ctx, src)
+	ctx = loc.trusting(named(ctx, src))
 	unlock, err := s.folder.lock(ctx, loc.key())
 	if err != nil {
 		return "", err
@@ -249,7 +254,7 @@ func (s *Store) refresh(ctx context.Context, loc location, src source, rec *reco
 		return "", err
 	}
 	if loc.sha256 != "" && len(l.objects) != 1 {
-		return "", fmt.Errorf("artifact: %s: #sha256= pins one file, and this is a folder of %d", loc, len(l.objects))
+		return "", fmt.Errorf("%s: #sha256= pins one file, and this is a folder of %d", loc, len(l.objects))
 	}
 	var need, here int64
 	for _, o := range l.objects {
@@ -287,7 +292,7 @@ func (s *Store) list(ctx context.Context, loc location, src source, rec *record)
 	defer cancel()
 	l, err := src.list(hurry, loc, rec)
 	if err != nil && hurry.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("artifact: %s: %w: %w", loc, errUnreachable, errStalled)
+		err = fmt.Errorf("%s: %w: %w", loc, errUnreachable, errStalled)
 	}
 	return l, err
 }
@@ -296,7 +301,7 @@ func checkDigest(loc location, got string) error {
 	if loc.sha256 == "" || loc.sha256 == got {
 		return nil
 	}
-	return fmt.Errorf("artifact: %s: the content has sha256 %s, but the URI pins %s", loc, got, loc.sha256)
+	return fmt.Errorf("%s: the content has sha256 %s, but the URI pins %s", loc, got, loc.sha256)
 }
 
 func digest(s string) string {
@@ -307,12 +312,12 @@ func digest(s string) string {
 func hashFile(ctx context.Context, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("artifact: %w", err)
+		return "", err
 	}
 	defer func() { _ = f.Close() }()
 	h := sha256.New()
 	if _, err := io.Copy(h, blobs.ContextReader(ctx, f)); err != nil {
-		return "", fmt.Errorf("artifact: %s: %w", path, err)
+		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -39,7 +39,7 @@ type answerError struct {
 }
 
 func (e *answerError) Error() string {
-	msg := fmt.Sprintf("artifact: %s: %d %s", e.uri, e.status, http.StatusText(e.status))
+	msg := fmt.Sprintf("%s: %d %s", e.uri, e.status, http.StatusText(e.status))
 	if e.detail != "" {
 		msg += " (" + e.detail + ")"
 	}
@@ -82,6 +82,7 @@ var webHints = hints{
 // failed.
 type requester struct {
 	client *http.Client
+	trusts *trusts
 	most   int           // attempts that bring nothing new
 	wait   time.Duration // before the second attempt
 	stall  time.Duration // longest without a byte
@@ -90,7 +91,11 @@ type requester struct {
 // send performs a request. It succeeds for the statuses 2xx, 304 and 416; every
 // other answer, and every failure, is an error free of secrets.
 func (r *requester) send(req *http.Request, uri string, h hints) (*http.Response, error) {
-	resp, err := r.client.Do(req)
+	client, err := r.trusts.of(req.Context(), r.client)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", uri, err)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, transportError(req.Context(), uri, err)
 	}
@@ -119,7 +124,7 @@ func (r *requester) send(req *http.Request, uri string, h hints) (*http.Response
 func transportError(ctx context.Context, uri string, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		if errors.Is(cause, errStalled) {
-			return fmt.Errorf("artifact: %s: %w: %w", uri, errUnreachable, cause)
+			return fmt.Errorf("%s: %w: %w", uri, errUnreachable, cause)
 		}
 		return cause
 	}
@@ -128,10 +133,10 @@ func transportError(ctx context.Context, uri string, err error) error {
 		err = ue.Err
 	}
 	if inside := (*InternalError)(nil); errors.As(err, &inside) {
-		return fmt.Errorf("artifact: %s: %w", uri, inside)
+		return fmt.Errorf("%s: %w", uri, inside)
 	}
 	if errors.Is(err, errRedirect) {
-		return fmt.Errorf("artifact: %s: %w", uri, err)
+		return fmt.Errorf("%s: %w", uri, err)
 	}
 	// The port it was asked from is another each time, and tells nothing: who
 	// compares errors shall find the same.
@@ -142,9 +147,9 @@ func transportError(ctx context.Context, uri string, err error) error {
 		dns.Err = dns.Err[strings.LastIndex(": "+dns.Err, ": "):] // "read udp 10.0.0.1:4711->10.0.0.53:53: i/o timeout"
 	}
 	if cert := (*tls.CertificateVerificationError)(nil); errors.As(err, &cert) {
-		return fmt.Errorf("artifact: %s: %w: %w: name a file with the authority of its certificate in SSL_CERT_FILE", uri, errUnreachable, err)
+		return fmt.Errorf("%s: %w: %w: name a file with the authority of its certificate in SSL_CERT_FILE", uri, errUnreachable, err)
 	}
-	return fmt.Errorf("artifact: %s: %w: %w", uri, errUnreachable, err)
+	return fmt.Errorf("%s: %w: %w", uri, errUnreachable, err)
 }
 
 // varying matches what differs at every try, or may be a secret: the port that a
@@ -250,7 +255,7 @@ func (r *requester) fetchSmall(ctx context.Context, uri string, h hints, limit i
 			return transportError(ctx, uri, err)
 		}
 		if int64(len(body)) > limit {
-			return fmt.Errorf("artifact: %s: the answer is larger than %s", uri, formatBytes(limit))
+			return fmt.Errorf("%s: the answer is larger than %s", uri, formatBytes(limit))
 		}
 		return nil
 	}, func() bool { return false })

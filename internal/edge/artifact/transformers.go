@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path"
 	"slices"
@@ -64,6 +65,54 @@ func (in *inspector) transformers(ctx context.Context) error {
 	in.facts.setParameters(unpacked, safetensors.IndexName)
 	return nil
 }
+
+// maxPipeline is how many components of a pipeline are read.
+const maxPipeline = 64
+
+// diffusers reads the pipeline of a diffusion model. Components have the names that
+// OME's manifests give them; null stands for one that the pipeline does without.
+func (in *inspector) diffusers(ctx context.Context) error {
+	f, ok := in.find("model_index.json")
+	if !ok || strings.Contains(f.name, "/") || f.size > maxConfig {
+		return nil
+	}
+	raw, err := in.read(ctx, f, maxConfig)
+	if err != nil {
+		return err
+	}
+	var index map[string]json.RawMessage
+	if json.Unmarshal(jsonLike(raw), &index) != nil {
+		return nil // something else of that name
+	}
+	text := func(key string) (out string) {
+		_ = json.Unmarshal(index[key], &out) // "" for what is no text
+		return clip(out)
+	}
+	p := &service.DiffusionPipeline{Class: text("_class_name")}
+	if p.Class == "" {
+		return nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(index)) {
+		var parts [2]*string
+		if strings.HasPrefix(key, "_") || len(p.Components) == maxPipeline || json.Unmarshal(index[key], &parts) != nil || parts[0] == nil || parts[1] == nil {
+			continue
+		}
+		if p.Components == nil {
+			p.Components = map[string]service.DiffusionComponent{}
+		}
+		p.Components[cmp.Or(pipelineNames[key], clip(key))] = service.DiffusionComponent{Library: clip(*parts[0]), Type: clip(*parts[1])}
+	}
+	in.facts.Diffusion = p
+	in.facts.From["diffusion"] = f.name
+	in.facts.setFormat("diffusers", f.name)
+	in.facts.setFramework("diffusers", f.name)
+	in.facts.set(&in.facts.FrameworkVersion, "frameworkversion", text("_diffusers_version"), f.name)
+	in.facts.set(&in.facts.Architecture, "architecture", p.Class, f.name)
+	return nil
+}
+
+// pipelineNames are OME's names of components that the file calls otherwise.
+var pipelineNames = map[string]string{"text_encoder": "textEncoder", "unet": "transformer"}
 
 // config notes what config.json states.
 func (in *inspector) config(c *hfconfig.Config, file string) {

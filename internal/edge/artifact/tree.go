@@ -73,7 +73,7 @@ func (s *Store) Tree(ctx context.Context, req Request) (*Tree, error) {
 	}
 	for _, o := range l.objects {
 		if o.layer != "" {
-			return nil, fmt.Errorf("artifact: %s: its files are in archives: `roundhouse pull` fetches them first", loc)
+			return nil, fmt.Errorf("%s: its files are in archives: `roundhouse pull` fetches them first", loc)
 		}
 		t.add(loc, o, true)
 	}
@@ -88,12 +88,12 @@ func (t *Tree) add(loc location, o object, ranges bool) {
 func localFiles(ctx context.Context, r *requester, at string) (*Tree, error) {
 	info, err := os.Stat(at)
 	if err != nil {
-		return nil, fmt.Errorf("artifact: %w", err)
+		return nil, err
 	}
 	dir, files := at, []treeFile(nil)
 	if info.IsDir() {
 		if files, err = walkTree(ctx, at); err != nil {
-			return nil, fmt.Errorf("artifact: %w", err)
+			return nil, err
 		}
 	} else {
 		var name string
@@ -122,10 +122,10 @@ func (t *Tree) webFiles(ctx context.Context, loc location, web *httpSource) erro
 	if raw != nil {
 		x, err := safetensors.ParseIndex(raw)
 		if err != nil {
-			return fmt.Errorf("artifact: %s: %w", index, err)
+			return fmt.Errorf("%s: %w", index, err)
 		}
 		if len(x.Files) > t.limits.files {
-			return fmt.Errorf("artifact: %s: more than %d files (maxFiles)", index, t.limits.files)
+			return fmt.Errorf("%s: more than %d files (maxFiles)", index, t.limits.files)
 		}
 		names = append(x.Files, safetensors.IndexName)
 	}
@@ -160,7 +160,7 @@ func (t *Tree) webFile(ctx context.Context, loc location, name string, web *http
 		return resp.Body.Close()
 	}, func() bool { return false })
 	if err == nil && o.Size < 0 {
-		err = fmt.Errorf("artifact: %s: the server does not say how long the file is", loc)
+		err = fmt.Errorf("%s: the server does not say how long the file is", loc)
 	}
 	if err == nil {
 		err = t.limits.check(loc, []object{o})
@@ -190,13 +190,13 @@ func (t *Tree) Open(ctx context.Context, name string, from, to int64) (io.ReadCl
 	if t.src == nil {
 		f, err := t.local.open(ctx, name, from)
 		if err != nil {
-			return nil, fmt.Errorf("artifact: %w", err)
+			return nil, err
 		}
 		return limited{io.LimitReader(f, to-from), f}, nil
 	}
 	r, ok := t.remote[name]
 	if !ok || from < 0 || to <= from || to > r.Size {
-		return nil, fmt.Errorf("artifact: bytes %d to %d of %q: no such part of the model", from, to, name)
+		return nil, fmt.Errorf("bytes %d to %d of %q: no such part of the model", from, to, name)
 	}
 	o := r.object
 	o.to = to
@@ -227,7 +227,7 @@ func (t *Tree) send(ctx context.Context, loc location, o object, from int64) (io
 	}
 	if err != nil {
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("artifact: %s: %s: %w", loc, o.Name, err)
+		return nil, fmt.Errorf("%s: %s: %w", loc, o.Name, err)
 	}
 	return resp.Body, nil
 }
@@ -275,9 +275,9 @@ func (t *Tree) ReadAt(ctx context.Context, name string, p []byte, from int64) er
 			return err
 		}
 		if t.src == nil || errors.Is(err, errChanged) {
-			return fmt.Errorf("artifact: %s ends at byte %d: %w", name, from+int64(done), err)
+			return fmt.Errorf("%s ends at byte %d: %w", name, from+int64(done), err)
 		}
-		return fmt.Errorf("artifact: %s: byte %d: %w: %w", name, from+int64(done), errUnreachable, err)
+		return fmt.Errorf("%s: byte %d: %w: %w", name, from+int64(done), errUnreachable, err)
 	}, func() bool {
 		further := done >= best+minProgress
 		best = max(best, done)

@@ -35,13 +35,13 @@ func (u Upload) URI() string { return "upload://" + u.SHA256 + "/" + u.Name }
 
 func (u Upload) validate(maxBytes int64) error {
 	if !isSHA256(u.SHA256) {
-		return fmt.Errorf("artifact: upload: %q is not a sha256 in lower-case hex", u.SHA256)
+		return fmt.Errorf("upload: %q is not a sha256 in lower-case hex", u.SHA256)
 	}
 	if u.Name != "" && (!localName(u.Name) || strings.Contains(u.Name, "/")) {
-		return fmt.Errorf("artifact: upload: %q is not a file name", u.Name)
+		return fmt.Errorf("upload: %q is not a file name", u.Name)
 	}
 	if u.Size < 0 || u.Size > maxBytes {
-		return fmt.Errorf("artifact: upload: %d bytes; at most %s are taken (maxBytes)", u.Size, formatBytes(maxBytes))
+		return fmt.Errorf("upload: %d bytes; at most %s are taken (maxBytes)", u.Size, formatBytes(maxBytes))
 	}
 	return nil
 }
@@ -131,14 +131,14 @@ func (s *uploads) receive(ctx context.Context, u Upload, r io.Reader, path strin
 	err = errors.Join(err, f.Sync(), f.Close())
 	switch {
 	case in.err != nil:
-		return fmt.Errorf("artifact: upload broke off after %d of %d bytes: %w", n, u.Size, in.err)
+		return fmt.Errorf("upload broke off after %d of %d bytes: %w", n, u.Size, in.err)
 	case err != nil:
 		return s.folder.explainWrite(err, u.Size-n)
 	case n != u.Size:
-		return fmt.Errorf("artifact: upload: %d bytes were announced, but %s came", u.Size, came(n, u.Size))
+		return fmt.Errorf("upload: %d bytes were announced, but %s came", u.Size, came(n, u.Size))
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != u.SHA256 {
-		return fmt.Errorf("artifact: upload: the bytes have sha256 %s instead of %s; send them again", got, u.SHA256)
+		return fmt.Errorf("upload: the bytes have sha256 %s instead of %s; send them again", got, u.SHA256)
 	}
 	return nil
 }
@@ -176,7 +176,7 @@ func (s *uploads) keep(u Upload, content string) error {
 	}
 	err := os.Rename(content, dst)
 	if err != nil && !s.HasUpload(u) {
-		return fmt.Errorf("artifact: upload: %w", err)
+		return fmt.Errorf("upload: %w", err)
 	}
 	return syncDir(filepath.Dir(dst))
 }
@@ -188,7 +188,7 @@ func (s *uploads) uploaded(loc location) (string, error) {
 		return "", err
 	}
 	if !s.HasUpload(u) {
-		return "", fmt.Errorf("artifact: %s: not uploaded here, or removed since; apply the manifest again: %w", loc, fs.ErrNotExist)
+		return "", fmt.Errorf("%s: not uploaded here, or removed since; apply the manifest again: %w", loc, fs.ErrNotExist)
 	}
 	path := s.uploadPath(u)
 	s.retention.hold(path)
@@ -201,7 +201,7 @@ func (s *uploads) uploaded(loc location) (string, error) {
 func WriteTar(ctx context.Context, w io.Writer, folder string) error {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
-		return fmt.Errorf("artifact: %w", err)
+		return err
 	}
 	defer func() { _ = root.Close() }()
 	t := tar.NewWriter(w)
@@ -212,7 +212,7 @@ func WriteTar(ctx context.Context, w io.Writer, folder string) error {
 		return writeEntry(ctx, t, root, name)
 	})
 	if err = errors.Join(err, t.Close()); err != nil {
-		return fmt.Errorf("artifact: %s: %w", folder, err)
+		return fmt.Errorf("%s: %w", folder, err)
 	}
 	return nil
 }

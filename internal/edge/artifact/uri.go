@@ -22,6 +22,19 @@ type Request struct {
 	// Base is the folder that relative local paths start from: the folder of
 	// the manifest that names the URI. Empty means the working directory.
 	Base string
+	// Credentials take the place of this process's environment; nil for none. Files
+	// of this machine need none.
+	Credentials *Credentials
+}
+
+// Key names the copies of a remote artifact in the store; "" for files of this
+// machine.
+func (r Request) Key() string {
+	loc, err := parse(r)
+	if err != nil || loc.url == nil || loc.scheme == "upload" {
+		return ""
+	}
+	return loc.key()
 }
 
 // location is a parsed Request. Exactly one of path and url is set.
@@ -30,6 +43,8 @@ type location struct {
 	path   string   // local path, for scheme "file"
 	url    *url.URL // without fragment, for every other scheme
 	sha256 string   // lower-case hex of the pinned content, or empty
+
+	credentials *Credentials // nil: the environment
 }
 
 // Local reports whether [Store.Fetch] reads a URI as files of this machine:
@@ -46,7 +61,7 @@ const sha256Fragment = "#sha256="
 func parse(req Request) (location, error) {
 	uri := strings.TrimSpace(req.URI)
 	if uri == "" {
-		return location{}, errors.New("artifact: the URI is empty")
+		return location{}, errors.New("the URI is empty")
 	}
 	rest, sum, err := splitChecksum(uri)
 	if err != nil {
@@ -59,9 +74,13 @@ func parse(req Request) (location, error) {
 	scheme = strings.ToLower(scheme)
 	u, err := remoteURL(scheme, after)
 	if err != nil {
-		return location{}, fmt.Errorf("artifact: %s: %w", Redact(uri), err)
+		shown := uri
+		if c := req.Credentials; c != nil && c.Shown != "" {
+			shown = c.Shown
+		}
+		return location{}, fmt.Errorf("%s: %w", Redact(shown), err)
 	}
-	return location{scheme: scheme, url: u, sha256: sum}, nil
+	return location{scheme: scheme, url: u, sha256: sum, credentials: req.Credentials}, nil
 }
 
 // remoteURL reads what follows "scheme://". Outside of http and https a path is
@@ -92,7 +111,7 @@ func splitChecksum(uri string) (rest, sum string, err error) {
 	}
 	sum = strings.ToLower(sum)
 	if !isSHA256(sum) {
-		return "", "", fmt.Errorf("artifact: %s: #sha256= must be followed by 64 hex digits", Redact(uri))
+		return "", "", fmt.Errorf("%s: #sha256= must be followed by 64 hex digits", Redact(uri))
 	}
 	return rest, sum, nil
 }
@@ -104,14 +123,14 @@ func isSHA256(s string) bool {
 
 func localLocation(p, base, sum string) (location, error) {
 	if p == "" || strings.ContainsRune(p, 0) {
-		return location{}, errors.New("artifact: file://: the path is empty or holds a zero byte")
+		return location{}, errors.New("file://: the path is empty or holds a zero byte")
 	}
 	if !filepath.IsAbs(p) {
 		p = filepath.Join(base, p)
 	}
 	abs, err := filepath.Abs(p)
 	if err != nil {
-		return location{}, fmt.Errorf("artifact: %s: %w", p, err)
+		return location{}, fmt.Errorf("%s: %w", p, err)
 	}
 	return location{scheme: "file", path: abs, sha256: sum}, nil
 }
@@ -121,12 +140,20 @@ func (l location) String() string {
 	if l.scheme == "file" {
 		return l.path
 	}
+	if l.credentials != nil && l.credentials.Shown != "" {
+		return Redact(l.credentials.Shown)
+	}
 	return Redact(l.url.String())
 }
 
-// key names the location's folder in the store. It covers the whole URI: two
-// users' credentials may see different content at one address.
-func (l location) key() string { return digest(l.url.String())[:32] }
+// key names the location's folder in the store. It covers the whole URI, and the
+// scope of its credentials: two users' may see different content at one address.
+func (l location) key() string {
+	if l.credentials != nil && l.credentials.Scope != "" {
+		return digest(l.credentials.Scope + "\n" + l.url.String())[:32]
+	}
+	return digest(l.url.String())[:32]
+}
 
 // fileName is the last element of the URI's path, or empty.
 func (l location) fileName() string {
