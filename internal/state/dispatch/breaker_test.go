@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 )
 
@@ -211,6 +212,45 @@ func TestRefusedConnectionsWait(t *testing.T) {
 			}
 		}
 		balance(t, d, 0, 0, 100)
+	})
+}
+
+// TestPlainServersAreNotJudged: a Kubernetes Service's answers tell its breaker nothing,
+// and what it may have begun is not sent again unless its method may be repeated.
+func TestPlainServersAreNotJudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		at := routing.ServicePool(service.Key{Namespace: "default", Name: "echo"}, 80)
+		p := pool1(0, ready("a", "b")...)
+		p.Key, p.Shared = at.Key, true
+		d.SetPool(p)
+		for _, status := range []int{404, 429, 500, 503} {
+			for range 20 {
+				g, err := d.Admit(t.Context(), Request{To: at, Idempotent: true})
+				if err != nil {
+					t.Fatalf("%d: %v", status, err)
+				}
+				if j := g.Judge(Answer{Status: status, Result: breaker.OfStatus(status), RetryAfter: time.Hour, Retryable: true}); j.Again {
+					t.Errorf("%d is sent again", status)
+				}
+				g.Done(Outcome{})
+			}
+		}
+		for _, e := range d.Endpoints(at) {
+			if !e.Open {
+				t.Errorf("%s takes no requests: %s", e.ID, e.Ejected)
+			}
+		}
+		for _, idempotent := range []bool{false, true} {
+			g, err := d.Admit(t.Context(), Request{To: at, Idempotent: idempotent})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Retry(t.Context(), Lost(errors.New("EOF"))); (err == nil) != idempotent {
+				t.Errorf("idempotent %v: %v", idempotent, err)
+			}
+			g.Done(Outcome{})
+		}
 	})
 }
 

@@ -68,7 +68,8 @@ func New(cfg Config, demand Demand, clock Clock, random func(n int) int) (*Dispa
 		random = rand.IntN
 	}
 	d := &Dispatcher{cfg: cfg, demand: demand, clock: clock, random: random}
-	d.endpoints.byID, d.endpoints.clock, d.endpoints.breaker = map[string]*endpoint{}, clock, cfg.Breaker
+	d.endpoints.clock, d.endpoints.breaker = clock, cfg.Breaker
+	d.endpoints.byID, d.endpoints.servers = map[string]*endpoint{}, map[string]*server{}
 	d.accounts.byKey = map[service.Key]*demandCounter{}
 	d.routes.byID = map[route.ID]*routeState{}
 	empty := &route.Table{}
@@ -249,7 +250,7 @@ func (d *Dispatcher) route(r *Request) (*view, *pool, route.Target, error) {
 
 // where is what the request says of where it wants to go.
 func (r *Request) where() route.Query {
-	return route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, RawPath: r.RawPath, Secure: r.Secure, Header: r.Header, Model: r.Model, Objective: r.Objective}
+	return route.Query{Host: r.Host, Path: r.Path, RawQuery: r.RawQuery, Method: r.Method, GRPC: r.GRPC, RawPath: r.RawPath, Secure: r.Secure, Header: r.Header, Model: r.Model, Objective: r.Objective}
 }
 
 // NamesPath reports whether an HTTPRoute that names a path takes a request.
@@ -257,10 +258,22 @@ func (d *Dispatcher) NamesPath(r Request) bool {
 	return d.view.Load().within(r.Namespaces, d.cfg.Domain).NamesPath(r.where())
 }
 
+// Passes reports whether an HTTPRoute leads a request to Kubernetes Services alone;
+// known marks a path that is a call to the gateway or to a model.
+func (d *Dispatcher) Passes(r Request, known bool) bool {
+	return r.To.Name == "" && d.view.Load().within(r.Namespaces, d.cfg.Domain).Passes(r.where(), known)
+}
+
+// HasHTTPRoutes reports whether there is any.
+func (d *Dispatcher) HasHTTPRoutes() bool { return d.view.Load().table().HasHTTPRoutes() }
+
+// HasRoot reports whether "/" at a host is the HTTPRoutes' alone.
+func (d *Dispatcher) HasRoot(host string) bool { return d.view.Load().table().HasRoot(host) }
+
 // Broken is why the HTTPRoute that takes a request can forward none, nil for
-// nothing.
-func (d *Dispatcher) Broken(r Request) error {
-	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Broken(r.where())
+// nothing. own reports that the gateway answers such a request itself otherwise.
+func (d *Dispatcher) Broken(r Request, own bool) error {
+	return d.view.Load().within(r.Namespaces, d.cfg.Domain).Broken(r.where(), own)
 }
 
 // EditsRequests reports whether any HTTPRoute has answers of its own, or changes URLs.
@@ -419,20 +432,22 @@ func (d *Dispatcher) Demand(k service.Key) autoscale.Demand {
 	return a.demand(d.clock.Now())
 }
 
-// Load returns what a replica has last said of itself; nil where that is not known.
+// Load returns what a replica has last said of itself, of all its ranks together; nil
+// where that is not known.
 func (d *Dispatcher) Load(replicaID string) *replica.Load {
-	if e := d.endpoints.get(replicaID); e != nil {
+	var loads []*replica.Load
+	for _, e := range d.endpoints.of(replicaID) {
 		if r := e.report.Load(); r != nil {
-			return r.load
+			loads = append(loads, r.load)
 		}
 	}
-	return nil
+	return replica.Sum(loads)
 }
 
-// SetLoad notes what a replica has said of itself; nil forgets it. A replica
-// that no pool has is ignored.
-func (d *Dispatcher) SetLoad(replicaID string, l *replica.Load) {
-	e := d.endpoints.get(replicaID)
+// SetLoad notes what an endpoint, a replica or a rank of one, has said of itself; nil
+// forgets it. An endpoint that no pool has is ignored.
+func (d *Dispatcher) SetLoad(id string, l *replica.Load) {
+	e := d.endpoints.get(id)
 	if e == nil {
 		return
 	}
@@ -441,44 +456,46 @@ func (d *Dispatcher) SetLoad(replicaID string, l *replica.Load) {
 }
 
 // InFlight is how many requests a replica works on.
-func (d *Dispatcher) InFlight(replicaID string) int {
-	if e := d.endpoints.get(replicaID); e != nil {
-		return int(e.inFlight.Load())
+func (d *Dispatcher) InFlight(replicaID string) (n int) {
+	for _, e := range d.endpoints.of(replicaID) {
+		n += int(e.inFlight.Load())
 	}
-	return 0
+	return n
 }
 
 // Drain gives a replica no more requests, from this moment on until Resume, and
 // waits until those it has are settled. An unknown replica is idle. The
 // error is the context's.
 func (d *Dispatcher) Drain(ctx context.Context, replicaID string) error {
-	e := d.endpoints.get(replicaID)
-	if e == nil {
-		return nil
+	ranks := d.endpoints.of(replicaID)
+	idle := make([]<-chan struct{}, len(ranks))
+	for i, e := range ranks {
+		idle[i] = e.drain()
 	}
-	idle := e.drain()
-	for _, p := range e.listedBy() {
-		p.recount()
+	for _, e := range ranks {
+		for _, p := range e.listedBy() {
+			p.recount()
+		}
 	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	for _, one := range idle {
+		select {
+		case <-one:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	return nil
 }
 
 // Resume gives a replica requests again, after a Drain.
 func (d *Dispatcher) Resume(replicaID string) {
-	e := d.endpoints.get(replicaID)
-	if e == nil {
-		return
+	for _, e := range d.endpoints.of(replicaID) {
+		e.draining.Store(false)
+		for _, p := range e.listedBy() {
+			p.recount()
+		}
+		e.notifyPools()
 	}
-	e.draining.Store(false)
-	for _, p := range e.listedBy() {
-		p.recount()
-	}
-	e.notifyPools()
 }
 
 // sorted lists the pools by kind, namespace and name.

@@ -10,11 +10,21 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 )
 
-// endpoint is one replica, or one server by its address, as all the pools that
-// list it share it: what is in flight there counts whichever pool it came
+// server is what the data-parallel ranks of a replica have in common, and a replica
+// without ranks alone.
+type server struct {
+	replica string // its ID
+	// inFlight are the requests of all ranks: a limit holds for the replica.
+	inFlight atomic.Int64
+	ranks    []*endpoint // in no order; the registry's mutex guards it
+}
+
+// endpoint is one replica, one data-parallel rank of it, or one server by its address,
+// as all the pools that list it share it: what is in flight there counts whichever pool it came
 // through.
 type endpoint struct {
 	id       string
+	server   *server // the replica, of which it may be a data-parallel rank
 	registry *registry
 	inFlight atomic.Int64 // >= 0
 	// tokens are the uncached prompt tokens of the requests in flight that
@@ -73,18 +83,19 @@ type loadReport struct {
 	inFlight int
 }
 
-// reserve takes a place if the endpoint has fewer than limit requests (0: any
-// number) and is not draining.
+// reserve takes a place if the endpoint's server has fewer than limit requests (0: any
+// number) and the endpoint is not draining.
 func (e *endpoint) reserve(limit int) bool {
 	for {
-		n := e.inFlight.Load()
+		n := e.server.inFlight.Load()
 		if limit > 0 && n >= int64(limit) {
 			return false
 		}
-		if e.inFlight.CompareAndSwap(n, n+1) {
+		if e.server.inFlight.CompareAndSwap(n, n+1) {
 			break
 		}
 	}
+	e.inFlight.Add(1)
 	// Drain sets the mark before it reads the count, so one of the two sees
 	// the other.
 	if e.draining.Load() {
@@ -96,6 +107,7 @@ func (e *endpoint) reserve(limit int) bool {
 
 // release gives a place back.
 func (e *endpoint) release() {
+	e.server.inFlight.Add(-1)
 	if e.inFlight.Add(-1) > 0 || !e.draining.Load() {
 		return
 	}
@@ -191,17 +203,24 @@ type registry struct {
 	clock   Clock
 	breaker breaker.Config
 
-	mu   sync.Mutex
-	byID map[string]*endpoint
+	mu      sync.Mutex
+	byID    map[string]*endpoint
+	servers map[string]*server // by the replica's ID; each has an endpoint
 }
 
-// join adds p to those that list the endpoint, which is made if need be.
-func (r *registry) join(id string, p *pool) *endpoint {
+// join adds p to those that list an endpoint of a replica, which is made if need be.
+func (r *registry) join(id, replica string, p *pool) *endpoint {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.byID[id]
 	if e == nil {
-		e = &endpoint{id: id, registry: r}
+		s := r.servers[replica]
+		if s == nil {
+			s = &server{replica: replica}
+			r.servers[replica] = s
+		}
+		e = &endpoint{id: id, server: s, registry: r}
+		s.ranks = append(s.ranks, e)
 		r.byID[id] = e
 	}
 	if ps := e.listedBy(); !slices.Contains(ps, p) {
@@ -233,6 +252,10 @@ func (r *registry) forgetIdle(e *endpoint) {
 func (r *registry) drop(e *endpoint) {
 	if len(e.listedBy()) == 0 && e.inFlight.Load() == 0 && r.byID[e.id] == e {
 		delete(r.byID, e.id)
+		s := e.server
+		if s.ranks = slices.DeleteFunc(s.ranks, func(o *endpoint) bool { return o == e }); len(s.ranks) == 0 {
+			delete(r.servers, s.replica)
+		}
 	}
 }
 
@@ -240,4 +263,23 @@ func (r *registry) get(id string) *endpoint {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byID[id]
+}
+
+// of are the endpoints of a replica, itself or its ranks, or the endpoint of that ID;
+// none where there is none.
+func (r *registry) of(id string) []*endpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.servers[id]; s != nil {
+		return slices.Clone(s.ranks)
+	}
+	if e := r.byID[id]; e != nil {
+		return []*endpoint{e}
+	}
+	return nil
+}
+
+// among reports whether one of tried is of the endpoint's server.
+func (e *endpoint) among(tried []*endpoint) bool {
+	return slices.ContainsFunc(tried, func(o *endpoint) bool { return o.server == e.server })
 }

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"cmp"
-	"fmt"
 	"reflect"
 	"time"
 
@@ -13,19 +12,22 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/picker"
 )
 
-// endpoints are a pool's, of both roles. The pool's mutex guards them.
+// endpoints are a pool's, of all roles. The pool's mutex guards them.
 type endpoints struct {
 	entry   endpointSet // of the role that takes requests
 	prefill endpointSet // of the role that computes prompts for it, if there is one
-	// picker is what both sets pick by, fault what is wrong with the
+	encode  endpointSet // that compute pictures, sounds and videos for both, if there are any
+	// picker is what the sets pick by, fault what is wrong with the
 	// configured one, so that the default holds; "" when nothing is.
 	picker routing.Picker
 	fault  string
 }
 
-func (e *endpoints) sets() [2]*endpointSet { return [2]*endpointSet{&e.entry, &e.prefill} }
+func (e *endpoints) sets() [3]*endpointSet {
+	return [3]*endpointSet{&e.entry, &e.prefill, &e.encode}
+}
 
-// setPolicy makes both sets pick as pc says.
+// setPolicy makes the sets pick as pc says.
 func (e *endpoints) setPolicy(pc routing.Picker) {
 	if e.entry.policy != nil && reflect.DeepEqual(e.picker, pc) {
 		return
@@ -42,13 +44,13 @@ func (e *endpoints) setPolicy(pc routing.Picker) {
 	prefix, _ := policy.Affinity()
 	for _, s := range e.sets() {
 		s.policy = policy
-		s.memory.keepPrompts(prefix, s.d.cfg.Index)
+		s.memory.keepPrompts(prefix && s != &e.encode, s.d.cfg.Index)
 	}
 }
 
 // replace makes a configuration's replicas the endpoints.
 func (e *endpoints) replace(c *PoolConfig) {
-	var entry, prefill []listedReplica
+	var entry, prefill, encode []listedReplica
 	var declared map[string]bool
 	for part := range c.configs {
 		for _, a := range part.Adapters {
@@ -67,29 +69,36 @@ func (e *endpoints) replace(c *PoolConfig) {
 		}
 		for i := range part.Replicas {
 			r := &part.Replicas[i]
-			switch l := (listedReplica{r, part, demand, limit}); part.roleOf(r) {
+			switch l := (listedReplica{r, r.ID, 0, part, demand, limit}); part.roleOf(r) {
 			case part.Entry:
-				entry = append(entry, l)
+				entry = l.appendRanks(entry)
 			case part.Prefill:
 				prefill = append(prefill, l)
+			default:
+				if part.encodes(r) {
+					encode = append(encode, l)
+				}
 			}
 		}
 	}
 	e.entry.memory.declared, e.prefill.memory.declared = declared, declared
 	e.entry.replace(entry)
 	e.prefill.replace(prefill)
+	e.encode.replace(encode)
 }
 
 // clear lets the endpoints go; those that are busy stay until they are idle.
 func (e *endpoints) clear() {
-	e.entry.replace(nil)
-	e.prefill.replace(nil)
+	for _, s := range e.sets() {
+		s.replace(nil)
+	}
 }
 
 // recount counts the endpoints again, after some have changed for all pools.
 func (e *endpoints) recount() {
-	e.entry.recount()
-	e.prefill.recount()
+	for _, s := range e.sets() {
+		s.recount()
+	}
 }
 
 // refresh shows the picker one endpoint as it is now.
@@ -149,24 +158,25 @@ func (e *endpoints) reservePrefill(g *Grant, now time.Time) {
 
 // release gives a request's places back.
 func (e *endpoints) release(r *reservation) (f freedEndpoints) {
-	f[1] = e.releasePrompt(r)
+	f = e.releasePrompt(r)
 	r.endWait(false)
 	x := r.slot
 	r.slot = nil
-	if f[0] = e.entry.release(x); f[0] == nil {
-		f[0], f[1] = f[1], nil
+	if own := e.entry.release(x); own != nil {
+		f.own = [2]*endpoint{own, f.own[0]}
 	}
 	return f
 }
 
 // releasePrompt ends what a request has before its answer begins: its tokens,
-// and its place on the prefill replica.
-func (e *endpoints) releasePrompt(r *reservation) *endpoint {
+// and its places on the prefill replica and on encoders.
+func (e *endpoints) releasePrompt(r *reservation) (f freedEndpoints) {
 	r.slot.endpoint.tokens.Add(-r.uncached)
 	e.entry.refresh(r.slot)
-	freed := e.releasePrefill(r)
+	f.own[0] = e.releasePrefill(r)
+	f.encoders = e.releaseEncoders(r)
 	r.uncached = 0
-	return freed
+	return f
 }
 
 // releasePrefill gives the place on the prefill replica back, if there is one.
@@ -189,13 +199,15 @@ func (e *endpoints) list(out []Endpoint, seen map[string]bool) []Endpoint {
 			seen[x.endpoint.id] = true
 			s.refresh(x)
 			ep := &s.input.Endpoints[n]
-			one := Endpoint{ID: x.endpoint.id, Role: x.config.Entry, Phase: x.phase, Address: x.address, GRPC: x.grpc, Protocol: x.config.Protocol,
+			one := Endpoint{ID: x.endpoint.id, Replica: x.endpoint.server.replica, Role: x.config.Entry, Phase: x.phase, Address: x.address, Rank: x.rank, GRPC: x.grpc, Protocol: x.config.Protocol,
 				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.endpoint.breaker.ejected(), Message: x.message, Load: ep.Load, Record: x.endpoint.record.now()}
 			if !x.config.Shared {
 				one.Service = x.config.Key
 			}
 			if s == &e.prefill {
 				one.Role = x.config.Prefill
+			} else if s == &e.encode {
+				one.Role = service.RoleEncode
 			}
 			if m := s.memory.prompts; m != nil {
 				one.Blocks = m.Blocks(n)
@@ -213,9 +225,10 @@ type endpointSet struct {
 	pool   *pool          // in whose name it lists endpoints
 	slots  []*slot        // by number, which is the picker's; nil where one is free
 	byID   map[string]int // slot numbers
-	shared []int          // slots whose endpoint other pools have too
-	// byAddress finds slots by either of their addresses; made when asked for.
-	byAddress map[string]int
+	shared []int          // slots whose endpoint other pools have too, or whose limit other ranks
+	// byAddress finds slots by either of their addresses, which the ranks of a replica
+	// share; made when asked for.
+	byAddress map[string][]int
 	ready     int // how many serve, busy or not
 	alive     int // how many serve or will
 
@@ -233,64 +246,6 @@ type endpointSet struct {
 	eligible   picker.Set // that may be given a request that waits
 }
 
-// slot is an endpoint as its pool sees it.
-type slot struct {
-	number   int
-	endpoint *endpoint
-	phase    replica.Phase
-	message  string      // of the replica
-	address  string      // "host:port" of its HTTP surface
-	grpc     string      // "host:port" of its gRPC surface; "" when it has none
-	limit    int         // of requests in flight there, from all pools; 0 for none
-	config   *PoolConfig // of the service or pool it belongs to
-	demand   *demandCounter
-	report   *loadReport
-}
-
-// listedReplica is a replica of a configuration.
-type listedReplica struct {
-	*replica.Replica
-	config *PoolConfig
-	demand *demandCounter // of its service; nil when it has none
-	limit  int
-}
-
-// serves reports whether the endpoint serves at all, busy or not.
-func (x *slot) serves() bool {
-	return x.phase == replica.Ready && x.address != "" && !x.endpoint.draining.Load()
-}
-
-// accepts reports whether the endpoint serves and its circuit breaker lets
-// requests pass.
-func (x *slot) accepts() bool { return x.serves() && x.endpoint.breaker.allows() }
-
-// mayServe reports whether the endpoint serves, or will without anybody acting.
-func (x *slot) mayServe() bool {
-	if x.phase == replica.Draining || x.phase == replica.Asleep || x.endpoint.draining.Load() {
-		return false
-	}
-	permanent := (x.phase == replica.Failed || x.phase == replica.Pending) && x.config.Cause.Permanent
-	unowned := x.phase == replica.Failed && x.config.Shared && !x.config.Restarted // nobody starts what is no service's
-	return !permanent && !unowned
-}
-
-// whyClosed is why an endpoint takes no requests now.
-func (x *slot) whyClosed() string {
-	switch {
-	case x == nil:
-		return "is gone"
-	case x.endpoint.draining.Load():
-		return "is draining"
-	case x.phase != replica.Ready:
-		return "is " + string(x.phase)
-	case !x.endpoint.breaker.allows():
-		return "is ejected for a while: " + x.endpoint.breaker.ejected()
-	case x.limit > 0 && x.endpoint.inFlight.Load() >= int64(x.limit):
-		return fmt.Sprintf("is at maxConcurrency %d", x.limit)
-	}
-	return "takes no requests now"
-}
-
 // replace makes these the set's endpoints. Those that stay keep their slots.
 func (s *endpointSet) replace(all []listedReplica) {
 	s.generation++
@@ -299,13 +254,13 @@ func (s *endpointSet) replace(all []listedReplica) {
 	s.byAddress = nil
 	var fresh []listedReplica
 	for _, l := range all {
-		n, ok := gone[l.ID]
+		n, ok := gone[l.id]
 		if !ok {
 			fresh = append(fresh, l)
 			continue
 		}
-		delete(gone, l.ID)
-		s.byID[l.ID] = n
+		delete(gone, l.id)
+		s.byID[l.id] = n
 		s.update(s.slots[n], l)
 	}
 	for _, n := range gone {
@@ -315,7 +270,7 @@ func (s *endpointSet) replace(all []listedReplica) {
 	}
 	n := 0
 	for _, l := range fresh {
-		if _, twice := s.byID[l.ID]; twice {
+		if _, twice := s.byID[l.id]; twice {
 			continue
 		}
 		for n < len(s.slots) && s.slots[n] != nil {
@@ -326,8 +281,8 @@ func (s *endpointSet) replace(all []listedReplica) {
 			s.input.Endpoints = append(s.input.Endpoints, picker.Endpoint{})
 			s.memory.residency = append(s.memory.residency, nil)
 		}
-		x := &slot{number: n, endpoint: s.d.endpoints.join(l.ID, s.pool)}
-		s.slots[n], s.byID[l.ID] = x, n
+		x := &slot{set: s, number: n, endpoint: s.d.endpoints.join(l.id, l.ID, s.pool)}
+		s.slots[n], s.byID[l.id] = x, n
 		s.update(x, l)
 	}
 	s.recount()
@@ -336,12 +291,17 @@ func (s *endpointSet) replace(all []listedReplica) {
 // update takes a new configuration. A process that has just become ready starts with a
 // clean record and knows no prompts.
 func (s *endpointSet) update(x *slot, l listedReplica) {
-	if l.Serving() && (x.phase != l.Phase || x.address != l.HTTP) {
+	address, rank := l.place()
+	if l.Serving() && (x.phase != l.Phase || x.address != address) {
 		x.endpoint.breaker.reset()
 		s.memory.forget(x.number)
 	}
-	x.phase, x.message, x.address, x.grpc = l.Phase, l.Message, l.HTTP, l.GRPC
+	x.phase, x.message, x.address, x.grpc, x.rank = l.Phase, l.Message, address, l.GRPC, rank
+	if x.name = address; rank != "" {
+		x.name = replica.RankID(address, l.rank)
+	}
 	x.limit, x.config, x.demand = l.limit, l.config, l.demand
+	x.encodes = l.config.encodes(l.Replica)
 }
 
 // recount renews what is derived from the slots.
@@ -357,7 +317,7 @@ func (s *endpointSet) recount() {
 		if x.mayServe() {
 			s.alive++
 		}
-		if len(x.endpoint.listedBy()) > 1 {
+		if len(x.endpoint.listedBy()) > 1 || x.limit > 0 && x.endpoint.id != x.endpoint.server.replica {
 			s.shared = append(s.shared, n)
 		}
 		s.refresh(x)
@@ -375,11 +335,11 @@ func (s *endpointSet) refresh(x *slot) {
 	}
 	ep := &s.input.Endpoints[x.number]
 	n := int(x.endpoint.inFlight.Load())
-	if ep.Name != x.address {
-		ep.Name, ep.Hash = x.address, picker.NameHash(x.address)
+	if ep.Name != x.name {
+		ep.Name, ep.Hash = x.name, picker.NameHash(x.name)
 	}
 	ep.InFlight, ep.Tokens = n, x.endpoint.tokens.Load()
-	ep.Open = x.accepts() && (x.limit == 0 || n < x.limit)
+	ep.Open = x.accepts() && !x.full()
 	if now := x.endpoint.report.Load(); now != x.report {
 		x.report = now
 		l := now.load
@@ -401,20 +361,44 @@ func (s *endpointSet) refreshShared() {
 	}
 }
 
-// lookup is the slot of an address; nil when there is none.
-func (s *endpointSet) lookup(address string) *slot {
+// at are the slots of an address: more than one where ranks share it.
+func (s *endpointSet) at(address string) []int {
 	if s.byAddress == nil {
-		s.byAddress = make(map[string]int, len(s.slots))
+		s.byAddress = make(map[string][]int, len(s.slots))
 		for n, x := range s.slots {
 			if x == nil {
 				continue
 			}
-			s.byAddress[x.address] = n
-			s.byAddress[x.grpc] = n
+			s.byAddress[x.address] = append(s.byAddress[x.address], n)
+			if x.grpc != x.address {
+				s.byAddress[x.grpc] = append(s.byAddress[x.grpc], n)
+			}
 		}
 	}
-	if n, ok := s.byAddress[address]; ok && address != "" {
-		return s.slots[n]
+	if address == "" {
+		return nil
+	}
+	return s.byAddress[address]
+}
+
+// lookup is the slot of an address, of ranks the one with the fewest requests; nil
+// when there is none.
+func (s *endpointSet) lookup(address string) (best *slot) {
+	for _, n := range s.at(address) {
+		x := s.slots[n]
+		if best == nil || x.accepts() && (!best.accepts() || x.endpoint.inFlight.Load() < best.endpoint.inFlight.Load()) {
+			best = x
+		}
+	}
+	return best
+}
+
+// lookupRank is the slot of a rank at an address; nil when there is none.
+func (s *endpointSet) lookupRank(address, rank string) *slot {
+	for _, n := range s.at(address) {
+		if s.slots[n].rank == rank {
+			return s.slots[n]
+		}
 	}
 	return nil
 }
@@ -437,7 +421,8 @@ func (s *endpointSet) release(x *slot) *endpoint {
 // load is what the saturation of an endpoint is worked out from.
 func (s *endpointSet) load(x *slot) admission.Endpoint {
 	ep := &s.input.Endpoints[x.number]
-	return admission.Endpoint{Load: ep.Load, InFlight: int(x.endpoint.inFlight.Load()), AtLoad: ep.AtLoad, Limit: x.limit}
+	n := int(x.endpoint.inFlight.Load())
+	return admission.Endpoint{Load: ep.Load, InFlight: n, Others: int(x.endpoint.server.inFlight.Load()) - n, AtLoad: ep.AtLoad, Limit: x.limit}
 }
 
 // saturation is the least of the endpoints', or of those among; nil is all. 0

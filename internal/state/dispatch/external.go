@@ -161,7 +161,7 @@ func (g *Grant) Served(address string) {
 	p.mu.Lock()
 	var x *slot
 	if g.reservation.slot != nil && address != g.address {
-		x = p.entry.lookup(address)
+		x = p.entry.lookupRank(address, g.rank)
 	}
 	if x == nil || !x.endpoint.reserve(0) {
 		p.mu.Unlock()

@@ -134,7 +134,7 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 		e.record.results[r].Add(1)
 	}
 	if lost := s.d.cfg.Lost; lost != nil && (r == breaker.Lost || r == breaker.Silent) {
-		s.d.clock.AfterFunc(0, func() { lost(e.id) }) // no mutex is held then
+		s.d.clock.AfterFunc(0, func() { lost(e.server.replica) }) // no mutex is held then
 	}
 	if r == breaker.Answered && c.well.Load() {
 		return

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -148,7 +147,7 @@ func (s *endpointSet) pickNamed(g *Grant, tried []*endpoint, now time.Time) *slo
 	s.prepare(g, tried, now)
 	for _, a := range g.subset {
 		x := s.lookup(a)
-		if x == nil || !x.accepts() || slices.Contains(tried, x.endpoint) || !x.endpoint.claim(x.limit) {
+		if x == nil || !x.accepts() || x.endpoint.among(tried) || !x.endpoint.claim(x.limit) {
 			continue
 		}
 		s.choice.Slot, s.choice.Uncached = x.number, g.tokens
@@ -171,9 +170,11 @@ func (s *endpointSet) prepare(g *Grant, tried []*endpoint, now time.Time) {
 		in.Allowed = s.slotsOfService(g)
 	}
 	in.Tried = in.Tried[:0]
-	for _, e := range tried {
-		if n, ok := s.byID[e.id]; ok {
-			in.Tried = append(in.Tried, n)
+	if len(tried) > 0 {
+		for n, x := range s.slots {
+			if x != nil && x.endpoint.among(tried) {
+				in.Tried = append(in.Tried, n)
+			}
 		}
 	}
 	in.Adapter, in.Session = s.memory.adapter(g.adapter), g.session
@@ -190,7 +191,7 @@ func (s *endpointSet) recordSent(x *slot) {
 }
 
 // alternatives are the addresses of at most n further endpoints that g could
-// go to, best first.
+// go to, best first: those of the rank that its header names.
 func (s *endpointSet) alternatives(g *Grant, tried []*endpoint, n int, now time.Time) (out []string) {
 	c := &s.alternative
 	s.prepare(g, tried, now)
@@ -199,7 +200,9 @@ func (s *endpointSet) alternatives(g *Grant, tried []*endpoint, n int, now time.
 		if c.Outcome != picker.Picked {
 			break
 		}
-		out = append(out, s.slots[c.Slot].address)
+		if x := s.slots[c.Slot]; x.rank == g.rank {
+			out = append(out, x.address)
+		}
 		s.input.Tried = append(s.input.Tried, c.Slot)
 	}
 	return out
@@ -228,8 +231,8 @@ func (s *endpointSet) allowedSlots(g *Grant) picker.Set {
 		clear(h.subset[:cap(h.subset)])
 		h.subset, h.subsetCount, h.generation = h.subset[:0], 0, s.generation
 		for _, a := range g.subset {
-			if x := s.lookup(a); x != nil {
-				h.subset = h.subset.Add(x.number)
+			for _, n := range s.at(a) {
+				h.subset = h.subset.Add(n)
 				h.subsetCount++
 			}
 		}

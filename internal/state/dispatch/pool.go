@@ -30,6 +30,8 @@ type pool struct {
 	config atomic.Pointer[PoolConfig]
 	// hashesPrompts: prompts make a difference here.
 	hashesPrompts atomic.Bool
+	// readsEntries: pictures, sounds and videos may be encoded apart.
+	readsEntries atomic.Bool
 
 	mu       sync.Mutex
 	scalable *PoolConfig // of config
@@ -88,6 +90,7 @@ func (p *pool) set(c *PoolConfig) {
 	p.queue.external = c.External.Name != ""
 	p.endpoints.replace(c)
 	p.hashesPrompts.Store(p.usePrompts())
+	p.readsEntries.Store(len(p.encode.byID) > 0)
 	if p.entry.alive > 0 {
 		p.waker.started()
 	}
@@ -163,6 +166,9 @@ func (p *pool) grant(r *Request, t route.Target) *Grant {
 			model = p.id
 		}
 		g.hash.blocks = p.d.cfg.Index.AppendBlocks(g.hash.blocks, picker.Seed(model, r.CacheSalt), r.Prompt)
+	}
+	if p.readsEntries.Load() {
+		g.entries = entriesOf(r)
 	}
 	return g
 }
@@ -277,16 +283,17 @@ func (p *pool) setDeadline(g *Grant, now time.Time) {
 }
 
 // reserve puts g in flight on x, where it has a place, and on a prefill
-// replica if one is to help.
+// replica and encoders if they are to help.
 func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.tally.countFor(x.demand, now)
 	g.reservation = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true, since: now}
-	g.replica, g.address, g.grpc, g.config = x.endpoint.id, x.address, x.grpc, x.config
+	g.replica, g.address, g.rank, g.grpc, g.config = x.endpoint.id, x.address, x.rank, x.grpc, x.config
 	x.endpoint.tokens.Add(g.reservation.uncached)
 	g.pace.sent, g.pace.began, g.pace.Forecast = now, time.Time{}, p.entry.choice.Forecast
 	g.pace.at = p.entry.memory.latency.Place(x.number)
 	p.entry.await(x)
 	p.reservePrefill(g, now)
+	p.reserveEncoders(g)
 	p.entry.refresh(x)
 	g.tally.moveTo(running, now)
 }

@@ -22,6 +22,8 @@ type Request struct {
 	Path string // of its URL, unescaped; it, RawQuery and Method are for HTTPRoutes alone
 	// RawQuery is the URL's without the question mark.
 	RawQuery, Method string
+	// GRPC: it is a call over gRPC, Path is "/service/method".
+	GRPC bool
 	// RawPath is the URL's, and Secure that it asks for TLS: for redirects.
 	RawPath string
 	Secure  bool
@@ -43,6 +45,9 @@ type Request struct {
 	// messages, prompt or input), to find the replica that has computed most
 	// of it before. It is only read within Admit.
 	Prompt [][]byte
+	// Messages is the raw JSON of a chat's messages, to find the pictures, sounds and
+	// videos that encoders may compute. It is only read within Admit.
+	Messages []byte
 	// CacheSalt keeps prompts apart that would otherwise share what replicas
 	// remember of them.
 	CacheSalt string

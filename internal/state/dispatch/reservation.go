@@ -34,6 +34,7 @@ type Grant struct {
 	bytes      int   // of the prompt
 	tokens     int64 // of the prompt, estimated
 	hash       *hashes
+	entries    []uint64                 // hashes of its pictures, sounds and videos, where encoders may compute them
 	waiting    func(Wait) time.Duration // Request.Waiting
 	pace       pace
 	handling   *routing.Handling
@@ -52,16 +53,19 @@ type Grant struct {
 	config         *PoolConfig
 	replica        string // ID of the last one
 	address        string
+	rank           string
 	grpc           string
 	prefillAddress string // the prefill replica's address
 	prefillGRPC    string // its gRPC address
+	encoders       []string
 }
 
-// reservation is a request's places: on the replica that answers, and on one
-// that computes the prompt for it.
+// reservation is a request's places: on the replica that answers, on one that
+// computes the prompt for it, and on those that compute its pictures.
 type reservation struct {
 	slot     *slot // nil while no place is held
 	prefill  *slot // nil without
+	encoders []*slot
 	uncached int64 // tokens of the prompt, counted at both endpoints
 	cached   int   // leading blocks of the prompt that the replica had before
 	judged   bool  // the replica's answer has been
@@ -86,7 +90,7 @@ func (r *reservation) endWait(answered bool) {
 
 // attempts are a request's that have failed.
 type attempts struct {
-	on       []*endpoint // the endpoints, which are not tried again
+	on       []*endpoint // the endpoints, which are not tried again, nor other ranks of their servers
 	sent     int         // how many of them were sent the request
 	lost     int32       // how many of those ended the connection
 	prefills int32       // how often another prefill replica was asked for
@@ -119,6 +123,10 @@ var scratch = sync.Pool{New: func() any { return new(hashes) }}
 // Address is the replica's "host:port".
 func (g *Grant) Address() string { return g.address }
 
+// Rank is the data-parallel rank at Address that is to serve the request, as
+// routing.HeaderRank names it; "" where there is nothing to name.
+func (g *Grant) Rank() string { return g.rank }
+
 // GRPCAddress is the "host:port" of the replica's gRPC surface; "" when it has
 // none.
 func (g *Grant) GRPCAddress() string { return g.grpc }
@@ -130,6 +138,11 @@ func (g *Grant) Prefill() string { return g.prefillAddress }
 // PrefillGRPC is the "host:port" of that replica's second port; "" when it has
 // none.
 func (g *Grant) PrefillGRPC() string { return g.prefillGRPC }
+
+// Encoders are the "host:port" of the servers that compute the pictures, sounds and
+// videos of the request for the one at Address or at Prefill, in the order of these; nil
+// when nobody else does. Not to be changed.
+func (g *Grant) Encoders() []string { return g.encoders }
 
 // plain is the handling of requests whose route asks for nothing.
 var plain routing.Handling
@@ -150,7 +163,7 @@ func (g *Grant) Model() string {
 	return g.model
 }
 
-// Replica is the replica's ID.
+// Replica is the replica's ID, or that of a rank of it.
 func (g *Grant) Replica() string { return g.replica }
 
 // Service is the pool's name: "namespace/name" of a service, "pool
@@ -261,11 +274,15 @@ const (
 )
 
 // maxSends is how many replicas may be sent the request that then fail. One that
-// may not be repeated goes to one other: it might be what breaks them, and each
-// may have done a part of the work.
+// may not be repeated goes to one other, of those that predict: it might be what breaks
+// them, and each may have done a part of the work. What other servers did counts
+// (RFC 9110 9.2.2).
 func (g *Grant) maxSends() int {
-	if g.idempotent {
+	switch {
+	case g.idempotent:
 		return g.pool.d.cfg.MaxTries
+	case g.pool.ref.Plain():
+		return 1
 	}
 	return min(maxSends, g.pool.d.cfg.MaxTries)
 }
@@ -278,7 +295,7 @@ func (g *Grant) mayWait(failed error) bool {
 	}
 	p := g.pool
 	return p.scalable != nil || p.config.Load().Restarted && p.entry.alive > 0 || slices.ContainsFunc(p.entry.slots, func(x *slot) bool {
-		return x != nil && x.serves() && !slices.Contains(g.failed.on, x.endpoint)
+		return x != nil && x.serves() && !x.endpoint.among(g.failed.on)
 	})
 }
 
@@ -312,7 +329,10 @@ func (g *Grant) reserveAnother(now time.Time) *slot {
 		p.counts.RetriesRefused++
 		return nil
 	}
-	tried := append(slices.Clone(g.failed.on), g.reservation.slot.endpoint)
+	tried := slices.Clone(g.failed.on)
+	if x := g.reservation.slot; x != nil {
+		tried = append(tried, x.endpoint)
+	}
 	x, _ := p.entry.pick(g, tried, now)
 	if x == nil {
 		return nil
@@ -336,11 +356,11 @@ func (g *Grant) Prefilled(failed error) {
 	var f freedEndpoints
 	if failed == nil {
 		p.prefill.observe(x, breaker.Answered, 0)
-		f[0] = p.releasePrompt(&g.reservation)
+		f = p.releasePrompt(&g.reservation)
 	} else {
 		g.failed.add(failed)
 		p.prefill.observe(x, breaker.Lost, 0)
-		f[0] = p.releasePrefill(&g.reservation)
+		f.own[0] = p.releasePrefill(&g.reservation)
 	}
 	p.mu.Unlock()
 	f.notifyPools()
@@ -389,7 +409,7 @@ func (g *Grant) FirstByte() {
 		f(r.slot.endpoint.id, g.hash.blocks)
 	}
 	well := r.judged || r.slot.endpoint.breaker.well.Load()
-	if r.uncached == 0 && r.prefill == nil && well {
+	if r.uncached == 0 && r.prefill == nil && r.encoders == nil && well {
 		return
 	}
 	p := g.pool
@@ -397,7 +417,7 @@ func (g *Grant) FirstByte() {
 	if !well {
 		p.entry.observe(r.slot, breaker.Answered, 0)
 	}
-	f := freedEndpoints{p.releasePrompt(r)}
+	f := p.releasePrompt(r)
 	p.mu.Unlock()
 	f.notifyPools()
 }
@@ -446,15 +466,22 @@ func (g *Grant) finish(now time.Time) {
 }
 
 // freedEndpoints are endpoints with a place that other pools may use too.
-type freedEndpoints [2]*endpoint
+type freedEndpoints struct {
+	own      [2]*endpoint // of the replica that answers and of the one that computes the prompt
+	encoders []*endpoint
+}
 
-func (f freedEndpoints) shared() bool { return f[0] != nil }
+// shared reports whether the request's own pool is told too.
+func (f freedEndpoints) shared() bool { return f.own[0] != nil }
 
 // notifyPools tells those pools. No pool's mutex is held.
 func (f freedEndpoints) notifyPools() {
-	for _, e := range f {
+	for _, e := range f.own {
 		if e != nil {
 			e.notifyPools()
 		}
+	}
+	for _, e := range f.encoders {
+		e.notifyPools()
 	}
 }

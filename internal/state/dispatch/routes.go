@@ -3,6 +3,7 @@ package dispatch
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -112,6 +113,10 @@ func (g *Grant) Judge(a Answer) (out Judged) {
 	if g.tally.stage != running || g.answered || g.reservation.slot == nil {
 		return out
 	}
+	if p.ref.Plain() {
+		// A web server's 404 or 503 may be what its client asked for.
+		a.Result, a.RetryAfter = breaker.Answered, 0
+	}
 	if !a.Unheard {
 		g.heard(a)
 	}
@@ -141,26 +146,53 @@ func (g *Grant) heard(a Answer) {
 		g.failed.sent++
 	}
 	p.entry.forgetPrompt(g, r.slot, kept)
+	if a.Result == breaker.Failed && a.Status == http.StatusBadGateway && r.encoders != nil {
+		return // an encoder may be to blame, which the replica's sidecar does not name
+	}
 	p.entry.observe(r.slot, a.Result, a.RetryAfter)
 }
 
-// Move sends the request to another replica, after Judge. It is false where none can
-// take it now, or the budget for retries allows none: then the answer is the request's.
-func (g *Grant) Move() bool {
+// Pause gives the request's place to others while it waits before it is sent again, after
+// Judge. Move then takes one anew.
+func (g *Grant) Pause() {
 	p := g.pool
 	p.mu.Lock()
 	if g.tally.stage != running || g.answered || g.reservation.slot == nil {
+		p.mu.Unlock()
+		return
+	}
+	now := p.d.clock.Now()
+	g.failed.on = append(g.failed.on, g.reservation.slot.endpoint)
+	freed := p.release(&g.reservation)
+	g.tally.moveTo(queued, now)
+	p.serveQueue(now)
+	p.mu.Unlock()
+	freed.notifyPools()
+}
+
+// Move sends the request to another replica, after Judge, and Pause if it waited. It is
+// false where none can take it now, or the budget for retries allows none: then the
+// answer is the request's.
+func (g *Grant) Move() bool {
+	p := g.pool
+	p.mu.Lock()
+	paused := g.tally.stage == queued && g.reservation.slot == nil
+	if g.answered || !paused && (g.tally.stage != running || g.reservation.slot == nil) {
 		p.mu.Unlock()
 		return false
 	}
 	now := p.d.clock.Now()
 	x := g.reserveAnother(now)
 	if x == nil {
+		g.tally.moveTo(running, now) // the answer that it has is passed on
 		p.mu.Unlock()
 		return false
 	}
-	freed := p.release(&g.reservation)
-	g.tally.moveTo(queued, now)
+	var freed freedEndpoints
+	if !paused {
+		freed = p.release(&g.reservation)
+		g.tally.moveTo(queued, now)
+	}
 	p.reserve(g, x, now)
 	p.serveQueue(now)
 	p.mu.Unlock()
@@ -193,7 +225,7 @@ func (g *Grant) Hedge() *Grant {
 	p := g.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.tally.stage != running || g.answered || g.reservation.slot == nil || p.closed != "" || p.queue.Len() > 0 || g.reservation.prefill != nil || g.ordered {
+	if g.tally.stage != running || g.answered || g.reservation.slot == nil || p.closed != "" || p.queue.Len() > 0 || g.reservation.prefill != nil || g.reservation.encoders != nil || g.ordered {
 		return nil
 	}
 	now := p.d.clock.Now()

@@ -207,6 +207,45 @@ func TestUnheardAnswerIsNone(t *testing.T) {
 	}
 }
 
+// TestBackoffHoldsNoPlace: while a request waits to be sent again, its place is another's;
+// it is sent again only where there is a place for it, and counts once.
+func TestBackoffHoldsNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, nil)
+		d.SetPool(pool1(1, ready("a", "b")...))
+		handledAs(d, "r", routing.Handling{Retry: &routing.Retry{Attempts: 2, Codes: []int{409}, Backoff: time.Second, Budget: enough}})
+		g, other := mustAdmit(t, d), mustAdmit(t, d)
+		first := g.Replica()
+		waiting := admit(t.Context(), d)
+		synctest.Wait()
+		if j := g.Judge(Answer{Status: 409, Retryable: true}); !j.Again || j.After == 0 {
+			t.Fatalf("%+v", j)
+		}
+		g.Pause()
+		x := <-waiting
+		if x.err != nil || x.g.Replica() != first {
+			t.Fatalf("%v, %v: the place of the request that waits was not given", x.g, x.err)
+		}
+		other.Done(Outcome{})
+		if !g.Move() || g.Replica() == first {
+			t.Fatalf("it was not sent to the other replica: %s", g.Replica())
+		}
+		if j := g.Judge(Answer{Status: 409, Retryable: true}); !j.Again {
+			t.Fatalf("%+v", j)
+		}
+		g.Pause()
+		if g.Move() {
+			t.Error("it was sent to a replica that has failed it")
+		}
+		g.FirstByte()
+		g.Done(Outcome{})
+		x.g.Done(Outcome{})
+		if m := d.Demand(iris); m.Arrived != 3 || m.Done != 3 || m.Left != 0 || m.Queued+m.Running != 0 || d.InFlight("a")+d.InFlight("b") != 0 {
+			t.Errorf("%+v, %d and %d in flight", m, d.InFlight("a"), d.InFlight("b"))
+		}
+	})
+}
+
 // TestBackoffIsNoSilence: a replica whose answer is retried after a long wait has answered.
 func TestBackoffIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

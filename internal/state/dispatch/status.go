@@ -48,12 +48,15 @@ func (s Status) Answers() bool { return s.State == StateReady || s.State == Stat
 
 // Endpoint is a replica, or a server by its address, at one moment.
 type Endpoint struct {
-	ID       string           `json:"id"`
+	ID string `json:"id"`
+	// Replica is the ID of the replica that it is, or whose data-parallel rank it is.
+	Replica  string           `json:"replica"`
 	Service  service.Key      `json:"service,omitzero"` // whose it is; zero when no service's
 	Role     service.Role     `json:"role"`
 	Phase    replica.Phase    `json:"phase"`
 	Address  string           `json:"address,omitempty"`     // "host:port" of its HTTP surface
 	GRPC     string           `json:"grpcAddress,omitempty"` // of its gRPC surface
+	Rank     string           `json:"rank,omitempty"`        // that requests name at Address; "" for none
 	Protocol service.Protocol `json:"protocol,omitempty"`
 	InFlight int              `json:"inFlight"`
 	Limit    int              `json:"limit,omitempty"` // of InFlight; 0 for none
@@ -231,6 +234,9 @@ type Explanation struct {
 	// prompt; nil when it does not come to that.
 	Pick    *Pick `json:"pick,omitempty"`
 	Prefill *Pick `json:"prefill,omitempty"`
+	// Encoders are the addresses of those that would compute the request's pictures,
+	// sounds and videos, in the order of these; none where nobody else does.
+	Encoders []string `json:"encoders,omitempty"`
 }
 
 // Pick is one choice of an endpoint.
@@ -289,10 +295,14 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 		x.Decision, x.Because = p.queue.Judge(&g.waiter, s, now)
 		return x, nil
 	}
-	if p.wantPrefill(p.entry.slots[choice.Slot].config, choice.Uncached) {
+	part := p.entry.slots[choice.Slot].config
+	if p.wantPrefill(part, choice.Uncached) {
 		g.subset = nil
 		p.prefill.prepare(g, nil, now)
 		x.Prefill = p.prefill.explain(&picker.Choice{})
+	}
+	for _, e := range p.chooseEncoders(g, part) {
+		x.Encoders = append(x.Encoders, e.address)
 	}
 	return x, nil
 }
@@ -320,6 +330,9 @@ func (x Explanation) String() string {
 	}
 	x.Pick.write(&b, "replica")
 	x.Prefill.write(&b, "prefill")
+	if len(x.Encoders) > 0 {
+		fmt.Fprintf(&b, "encoders: %s\n", strings.Join(x.Encoders, ", "))
+	}
 	return b.String()
 }
 
