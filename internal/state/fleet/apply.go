@@ -13,7 +13,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
-	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // Object is one applied manifest with what is known of its origin.
@@ -38,7 +37,8 @@ type Object struct {
 // ID names an object among all kinds.
 type ID struct {
 	// Kind is "service", "runtime", "model", "weight" (a model object that holds an
-	// adapter), "base", or a routing kind in lower case:
+	// adapter), "base", "acceleratorclass", "configmap", "benchmarkjob", "secret",
+	// "serviceaccount", or a routing kind in lower case:
 	// "pool", "route", "httproute", "inferencemodel", …
 	Kind string
 	service.Key
@@ -52,6 +52,14 @@ func (i ID) String() string {
 	return i.Kind + " " + i.Key.String()
 }
 
+// Plural names the kind for all objects of it.
+func (i ID) Plural() string {
+	if strings.HasSuffix(i.Kind, "s") {
+		return i.Kind + "es"
+	}
+	return i.Kind + "s"
+}
+
 func compareIDs(a, b ID) int { return strings.Compare(a.String(), b.String()) }
 
 // Kinds in the ID of a service and of a runtime.
@@ -59,6 +67,10 @@ const (
 	serviceKind = "service"
 	runtimeKind = "runtime"
 )
+
+// BenchmarkKind is the kind in the ID of a benchmark. The fleet keeps it and runs
+// nothing.
+const BenchmarkKind = "benchmarkjob"
 
 // ID of the object. Cluster-scoped objects have no namespace.
 func (o Object) ID() ID {
@@ -71,6 +83,16 @@ func (o Object) ID() ID {
 		return ID{Kind: "model", Key: o.Key}
 	case o.Base != nil:
 		return ID{Kind: baseKind, Key: o.Key}
+	case o.Accelerator != nil:
+		return ID{Kind: acceleratorKind, Key: o.Key}
+	case o.ConfigMap != nil:
+		return ID{Kind: configMapKind, Key: o.Key}
+	case o.Benchmark != nil:
+		return ID{Kind: BenchmarkKind, Key: o.Key}
+	case o.Secret != nil:
+		return ID{Kind: SecretKind, Key: o.Key}
+	case o.Account != nil:
+		return ID{Kind: AccountKind, Key: o.Key}
 	case o.Routing != nil:
 		return ID{Kind: routingKind(o.Routing.RoutingKind()), Key: o.Key}
 	case o.Kind == dialect.KindReserve:
@@ -89,6 +111,16 @@ func (o Object) meta() *service.Meta {
 		return &o.Model.Meta
 	case o.Base != nil:
 		return &o.Base.Meta
+	case o.Accelerator != nil:
+		return &o.Accelerator.Meta
+	case o.ConfigMap != nil:
+		return &o.ConfigMap.Meta
+	case o.Benchmark != nil:
+		return &o.Benchmark.Meta
+	case o.Secret != nil:
+		return &o.Secret.Meta
+	case o.Account != nil:
+		return &o.Account.Meta
 	case o.Routing != nil:
 		return o.Routing.Common()
 	case o.Service != nil:
@@ -113,7 +145,7 @@ func (e *NotFoundError) Error() string {
 	if e.ID.Kind == dialect.ReserveID {
 		list = "kubectl" // which alone lists them
 	}
-	return fmt.Sprintf("no %s: `%s get %ss -A` lists what there is", e.ID, list, e.ID.Kind)
+	return fmt.Sprintf("no %s: `%s get %s -A` lists what there is", e.ID, list, e.ID.Plural())
 }
 
 func errNotFound(kind string, k service.Key) error {
@@ -130,6 +162,7 @@ const (
 	actionCreated    = "created"
 	actionConfigured = "configured"
 	actionUnchanged  = "unchanged"
+	actionDeleted    = "deleted"
 )
 
 // compare returns what applying now does where before is known, or nothing is.
@@ -177,6 +210,7 @@ func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]
 		if slices.ContainsFunc(out, func(c Change) bool { return c.Action != actionUnchanged }) {
 			f.routes.publish(f.services.membersLocked())
 		}
+		f.applied(out...)
 	}()
 	for _, obj := range objects {
 		change, err := f.put(obj, o)
@@ -190,6 +224,17 @@ func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]
 		out = append(out, change)
 	}
 	return out, nil
+}
+
+// applied tells what was done with runtimes, models, benchmarks and secrets: services and
+// routes tell of themselves.
+func (f *Fleet) applied(all ...Change) {
+	told := slices.DeleteFunc(slices.Clone(all), func(c Change) bool {
+		return c.Action == actionUnchanged || !slices.Contains([]string{runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, SecretKind, AccountKind}, c.ID.Kind)
+	})
+	if len(told) > 0 {
+		f.cfg.Applied(told)
+	}
 }
 
 // admit refuses runtimes between which a choice would be arbitrary.
@@ -235,44 +280,6 @@ func Conflicts(objects []Object) (refused, tolerated []string) {
 		}
 	}
 	return refused, tolerated
-}
-
-// MissingLevels is MissingLevels of the fleet's catalog.
-func (f *Fleet) MissingLevels(objects []Object) []string {
-	return MissingLevels(objects, f.cfg.Catalog)
-}
-
-// MissingLevels warns of services that are to sleep at a level that their engine does
-// not have. That of a service for which a runtime is yet to be chosen is not known.
-func MissingLevels(objects []Object, catalog []service.Runtime) (warnings []string) {
-	runtimes := slices.Clone(catalog)
-	for _, o := range objects {
-		if o.Runtime != nil {
-			runtimes = append(runtimes, *o.Runtime)
-		}
-	}
-	for _, o := range objects {
-		if o.Service == nil {
-			continue
-		}
-		svc := workload.LocalizeService(*o.Service, catalog, selection.Host{})
-		var named service.Runtime
-		for i := range runtimes {
-			if svc.Runtime != nil && runtimes[i].Name == svc.Runtime.Name {
-				named = workload.Localize(runtimes[i], catalog, selection.Host{})
-			}
-		}
-		for _, role := range service.Roles {
-			if why := workload.MissingLevel(svc.Components.Get(role), named.Components.Get(role)); why != "" {
-				at := fmt.Sprintf("%s: %s: scaling.standby: %s", o.ID(), role, why)
-				if o.Origin.File != "" {
-					at = fmt.Sprintf("%s:%d: warning: %s", o.Origin.File, o.Origin.Line, at)
-				}
-				warnings = append(warnings, at)
-			}
-		}
-	}
-	return warnings
 }
 
 func inWords(c selection.Conflict) string {
@@ -367,6 +374,14 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	if err := f.cfg.Store.PutObject(obj); err != nil {
 		return change, fmt.Errorf("%s: %w", id, err)
 	}
+	f.takeLocked(obj, o)
+	return change, nil
+}
+
+// takeLocked has services, routes and what they are made of follow an object that has
+// been stored.
+func (f *Fleet) takeLocked(obj Object, o ApplyOptions) {
+	id := obj.ID()
 	switch id.Kind {
 	case serviceKind:
 		if created := f.services.putLocked(obj, o.Reselect); created != nil {
@@ -379,9 +394,13 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 			e.reselect = e.reselect || choosing
 			return choosing || uses(e, obj.Key.Name)
 		})
-	case baseKind:
+	case baseKind, configMapKind:
 		f.resolver.put(obj)
-		f.relayLocked(obj.Key.Name)
+		f.relayLocked(id)
+		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) })
+	case acceleratorKind, BenchmarkKind, SecretKind, AccountKind:
+		f.resolver.put(obj)
+		f.services.renewLocked(func(e *entry) bool { return e.acceleratedBy(obj) || e.grantedBy(id) })
 	case "model":
 		f.resolver.put(obj)
 		f.services.renewLocked(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
@@ -393,12 +412,11 @@ func (f *Fleet) put(obj Object, o ApplyOptions) (Change, error) {
 	default:
 		f.routes.put(obj)
 	}
-	return change, nil
 }
 
 func (f *Fleet) object(id ID) (Object, bool) {
 	switch id.Kind {
-	case runtimeKind, "model", weightKind, baseKind:
+	case runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, SecretKind, AccountKind:
 		return f.resolver.object(id)
 	case serviceKind:
 	default:
@@ -422,8 +440,13 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		return fmt.Errorf("%s: %w", id, err)
 	}
 	switch id.Kind {
-	case runtimeKind, "model", weightKind, baseKind:
+	case runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, SecretKind, AccountKind:
 		f.resolver.remove(id)
+		if id.Kind == configMapKind {
+			f.relayLocked(id)
+		}
+		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) })
+		f.applied(Change{ID: id, Action: actionDeleted})
 	case serviceKind:
 		f.services.deleteLocked(id.Key)
 	default:

@@ -28,7 +28,9 @@ type platform struct {
 	mu        sync.Mutex // of what Apply and Scale touch
 	programs  []string
 	lacks     string // the answer to every check
-	fail      error  // of Apply and Scale
+	gpus      []selection.GPU
+	cluster   bool
+	fail      error // of Apply and Scale
 	revisions map[service.Key]workload.Revision
 	counts    map[workload.Ref]int
 	replicas  map[service.Key][]replica.Replica // set to override
@@ -37,7 +39,7 @@ type platform struct {
 }
 
 func (p *platform) Host(_ context.Context, checks ...selection.Check) (selection.Host, error) {
-	h := selection.Host{Programs: map[string]bool{"roundhouse": true}}
+	h := selection.Host{Programs: map[string]bool{"roundhouse": true}, GPUs: p.gpus, Accelerators: len(p.gpus), Cluster: p.cluster}
 	for _, name := range p.programs {
 		h.Programs[name] = true
 	}
@@ -143,7 +145,8 @@ type models struct {
 	fails  map[string]error
 }
 
-func (m *models) Inspect(_ context.Context, uri string) (service.Attributes, error) {
+func (m *models) Inspect(_ context.Context, files service.Files) (service.Attributes, error) {
+	uri := files.URI
 	m.asked++
 	if err := m.fails[uri]; err != nil {
 		return service.Attributes{}, err
@@ -174,6 +177,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // rig is a fleet with everything around it in the test's hand.
 type rig struct {
+	applied  []fleet.Change // to runtimes and models
+	routed   int            // how often routes were told
 	t        *testing.T
 	platform *platform
 	store    *store
@@ -211,6 +216,8 @@ func (r *rig) restart() {
 	f, err := fleet.New(fleet.Config{Platform: r.platform, Store: r.store, Models: r.models, Traffic: r.traffic, Routing: r.traffic, Catalog: r.catalog, Usage: r.measured(),
 		Jitter: func(d time.Duration) time.Duration { return d },
 		Now:    func() time.Time { return r.now }, Cluster: r.cluster,
+		Applied: func(all []fleet.Change) { r.applied = append(r.applied, all...) },
+		Routed:  func([]fleet.RoutingState) { r.routed++ },
 		Report: func(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
 			r.reports = append(r.reports, st)
 			return r.retell, nil

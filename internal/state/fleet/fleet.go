@@ -33,11 +33,11 @@ type Config struct {
 	Routing Routing
 	// Catalog are the runtimes shipped with the product.
 	Catalog []service.Runtime
-	// URL is the address people reach a service at.
+	// URL is the address people reach a service or an inference graph at.
 	URL func(service.Key) string
 	// Fingerprint tells the files of a model from those that take their place
 	// later; "" where they are not known, or never change. nil knows none.
-	Fingerprint func(ctx context.Context, uri string) string
+	Fingerprint func(ctx context.Context, f service.Files) string
 	// Cluster: replicas are pods.
 	Cluster bool
 	// Image is this program's own, for pods; see workload.Input.
@@ -54,6 +54,12 @@ type Config struct {
 	// Forgot is told of each deleted service after its replicas have ended; nil tells
 	// nobody.
 	Forgot func(service.Key)
+	// Applied is told what Apply and Delete have done with runtimes, models and benchmarks;
+	// it does not call back. nil tells nobody.
+	Applied func([]Change)
+	// Routed is told of all objects of routing whenever one or its status may have
+	// changed, in order: it does not call back. nil tells nobody.
+	Routed func([]RoutingState)
 	// Reconciled is told how long each reconcile of Run took and what it failed
 	// with; nil tells nobody.
 	Reconciled func(took time.Duration, err error)
@@ -99,6 +105,9 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.Forgot == nil {
 		cfg.Forgot = func(service.Key) {}
 	}
+	if cfg.Applied == nil {
+		cfg.Applied = func([]Change) {}
+	}
 	if cfg.Jitter == nil {
 		cfg.Jitter = spread
 	}
@@ -109,6 +118,7 @@ func New(cfg Config) (*Fleet, error) {
 		cfg.URL = func(service.Key) string { return "" }
 	}
 	f := &Fleet{cfg: cfg, services: newServices(cfg.Now), routes: NewRoutes(cfg.Routing, cfg.Now), resolver: newResolver(&cfg)}
+	f.routes.heard, f.routes.url = cfg.Routed, cfg.URL
 	f.reconciler = &reconciler{&cfg, f.resolver, f.services, newResidents(&cfg, f.services)}
 	return f, nil
 }
@@ -131,7 +141,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			e := newEntry(o)
 			e.record = pinned[o.Key]
 			f.services.mu.entries[o.Key] = e
-		case o.Runtime != nil, o.Model != nil, o.Base != nil:
+		case o.Runtime != nil, o.Model != nil, o.Base != nil, o.Accelerator != nil, o.ConfigMap != nil, o.Benchmark != nil, o.Secret != nil, o.Account != nil:
 			f.resolver.put(o)
 		case o.Routing != nil:
 			f.routes.put(o)

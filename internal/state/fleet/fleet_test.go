@@ -493,6 +493,30 @@ func TestDraft(t *testing.T) {
 	if r.store.writes != 0 || len(r.traffic.views) != 0 || len(r.List()) != 0 || len(r.Objects("runtime")) != 0 {
 		t.Error("a draft left something behind")
 	}
+	if len(r.applied) != 0 || r.routed != 0 {
+		t.Errorf("a draft told of %v, and %d times of routes", r.applied, r.routed)
+	}
+}
+
+// TestApplied: what is done with runtimes is told, what changes nothing and what is done
+// with services is not.
+func TestApplied(t *testing.T) {
+	r := newRig(t)
+	for _, text := range []string{serviceYAML("a", one), runtimeYAML("baobab", 9), runtimeYAML("baobab", 9), runtimeYAML("baobab", 8)} {
+		if _, err := r.Apply(t.Context(), parse(t, text), fleet.ApplyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Delete(t.Context(), r.Objects("runtime")[0].ID()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range r.applied {
+		got = append(got, c.ID.Name+" "+c.Action)
+	}
+	if want := []string{"baobab created", "baobab configured", "baobab deleted"}; !slices.Equal(got, want) {
+		t.Errorf("told %v, want %v", got, want)
+	}
 }
 
 // TestSourced: objects remember the file they came from.

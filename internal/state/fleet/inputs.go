@@ -18,8 +18,8 @@ import (
 )
 
 // inputs hashes the objects that a service's revision is made from, by ID: its
-// own, its model's, its adapters', and its runtime's unless that is of the
-// catalog.
+// own, its model's, its adapters', its classes' of accelerators, and its runtime's
+// unless that is of the catalog.
 func (r *resolver) inputs(o Object, pinned service.RuntimeChoice) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,15 +38,31 @@ func (r *resolver) inputs(o Object, pinned service.RuntimeChoice) map[string]str
 			add(base, ok)
 		}
 	}
+	if from := o.Service.SchedulingFrom; from != nil {
+		for _, k := range dialect.ConfigMapKeys(o.Key.Namespace, from.Name) {
+			m, ok := r.mu.configs[ID{Kind: configMapKind, Key: k}]
+			add(m, ok)
+		}
+	}
 	for _, name := range o.Service.AdapterNames() {
 		w, ok := r.mu.models[ID{Kind: weightKind, Key: service.Key{Name: name}}]
 		add(w, ok)
+	}
+	for _, name := range []string{pinned.Accelerators.Engine, pinned.Accelerators.Decoder} {
+		c, ok := r.mu.classes[ID{Kind: acceleratorKind, Key: service.Key{Name: name}}]
+		add(c, ok)
 	}
 	if pinned.Scope != service.ScopeCatalog {
 		rt, ok := r.mu.runtimes[ID{Kind: runtimeKind, Key: service.Key{Namespace: pinned.Namespace, Name: pinned.Name}}]
 		add(rt, ok)
 	}
 	return out
+}
+
+// Mark tells a manifest from any other that it is changed into.
+func (o Object) Mark() string {
+	sum := sha256.Sum256(o.Original)
+	return hex.EncodeToString(sum[:8])
 }
 
 // digest is of what was applied.
@@ -107,7 +123,7 @@ func (r *resolver) fingerprints(ctx context.Context, m workload.Model) string {
 	if r.cfg.Fingerprint == nil {
 		return ""
 	}
-	return m.Fingerprints(func(uri string) string { return r.cfg.Fingerprint(ctx, uri) })
+	return m.Fingerprints(func(uri string) string { return r.cfg.Fingerprint(ctx, m.Credentials.Of(uri)) })
 }
 
 // settleFiles has the files of a model count as an input of its revision. One
@@ -120,7 +136,7 @@ func (w *work) settleFiles(in *workload.Input, files string) {
 	}
 	in.Fingerprint = files
 	sameURI := func(a, b workload.Adapter) bool { return a.URI == b.URI }
-	if w.record == nil || w.record.Revision.Model.URI != in.URI || !slices.EqualFunc(w.record.Revision.Model.Adapters, in.Adapters, sameURI) {
+	if w.record == nil || w.record.Revision.Model.URI != in.URI || !slices.Equal(w.record.Revision.Model.Parts, in.Parts) || !slices.EqualFunc(w.record.Revision.Model.Adapters, in.Adapters, sameURI) {
 		w.files = files
 		return
 	}
@@ -174,7 +190,7 @@ const weightKind = "weight"
 
 // adapters follows a service's adapters to where they are. base is the model
 // object they are laid over, nil for a model in place.
-func (r *resolver) adapters(ctx context.Context, o Object, base *Object) ([]workload.Adapter, error) {
+func (r *resolver) adapters(ctx context.Context, o Object, base *Object, by service.Credentials) ([]workload.Adapter, error) {
 	var out []workload.Adapter
 	for i, a := range o.Service.Model.Adapters {
 		got := workload.Adapter{Name: a.Name, URI: o.FileURI(a.URI), Rank: a.Rank}
@@ -186,7 +202,7 @@ func (r *resolver) adapters(ctx context.Context, o Object, base *Object) ([]work
 			got.URI, got.Rank = weight.FileURI(weight.Model.URI), weight.Model.FineTuned.Rank
 		}
 		if scheme, _, _ := strings.Cut(got.URI, "://"); scheme == "file" || scheme == "upload" {
-			found, err := r.cfg.Models.Inspect(ctx, got.URI)
+			found, err := r.cfg.Models.Inspect(ctx, by.Of(got.URI))
 			if err != nil {
 				return nil, fmt.Errorf("adapter %q: %w", a.Name, err)
 			}
@@ -242,7 +258,7 @@ func (r *resolver) ranks(ctx context.Context, w *work, in *workload.Input) (agai
 		if a.Rank > 0 {
 			continue
 		}
-		found, err := r.cfg.Models.Inspect(ctx, a.URI)
+		found, err := r.cfg.Models.Inspect(ctx, in.Credentials.Of(a.URI))
 		var missing interface{ NotExist() bool }
 		switch {
 		case err == nil:

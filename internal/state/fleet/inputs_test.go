@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -126,4 +127,122 @@ func TestProtocolsArePublished(t *testing.T) {
 	r.platform.replicas[key("a")] = []replica.Replica{{ID: "old", Service: key("a"), Role: service.RoleEngine, Revision: "before", Phase: replica.Ready}}
 	r.reconcile("a")
 	want("beside replicas of another revision")
+}
+
+// configMap has an endpoint picker's configuration with a scorer, below a key.
+func configMap(name, key, scorer string) string {
+	return `apiVersion: v1
+kind: ConfigMap
+metadata: {name: ` + name + `}
+data:
+  notes: anything
+  ` + key + `: |
+    apiVersion: llm-d.ai/v1alpha1
+    kind: EndpointPickerConfig
+    plugins: [{type: ` + scorer + `}]
+    schedulingProfiles: [{name: default, plugins: [{pluginRef: ` + scorer + `}]}]
+`
+}
+
+// TestSchedulingFollowsItsConfigMap: a service is picked for as its ConfigMap says, which
+// comes later, changes, also while nobody is there, and goes; its replicas stay.
+func TestSchedulingFollowsItsConfigMap(t *testing.T) {
+	const llm = `apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: a}
+spec:
+  model: {uri: "hf://acme/tiny"}
+  replicas: 1
+  router: {scheduler: {config: {ref: {name: picking, key: epp.yaml}}}}
+  template: {containers: [{name: main, image: oak, command: [oak]}]}
+`
+	id := fleet.ID{Kind: "configmap", Key: key("picking")}
+	for _, cluster := range []bool{false, true} {
+		r := newRig(t)
+		if r.cluster = cluster; cluster {
+			r.restart()
+		}
+		r.apply(llm)
+		r.reconcile("a")
+		r.reconcile("a")
+		before := r.platform.revisions[key("a")].Hash
+		if before == "" {
+			t.Fatalf("Ready is %+v", r.ready("a"))
+		}
+		picked := func(what, want string) {
+			t.Helper()
+			r.reconcile("a")
+			for in, s := range map[string]*service.Scheduling{"published": r.traffic.views[key("a")].Scheduling, "recorded": r.store.records[key("a")].Revision.Scheduling} {
+				got := ""
+				if s != nil {
+					got = s.Picker.Scorers[0].Name
+				}
+				if got != want {
+					t.Errorf("cluster %v, %s: %q is %s, want %q", cluster, what, got, in, want)
+				}
+			}
+			if now := r.platform.revisions[key("a")].Hash; now != before || r.platform.counts[engine("a")] != 1 {
+				t.Errorf("cluster %v, %s: revision %s was %s, and %d replicas", cluster, what, now, before, r.platform.counts[engine("a")])
+			}
+		}
+		picked("without it", "")
+		r.apply(configMap("picking", "another.yaml", "queue-scorer"))
+		picked("without its key", "")
+		r.apply(configMap("another", "epp.yaml", "queue-scorer"))
+		picked("beside another", "")
+		r.apply(configMap("picking", "epp.yaml", "queue-scorer"))
+		picked("with it", "queue")
+		r.apply(configMap("picking", "epp.yaml", "kv-cache-utilization-scorer"))
+		picked("changed", "kv")
+		writes := r.store.writes
+		r.restart()
+		picked("after a restart", "kv")
+		if r.store.writes != writes {
+			t.Errorf("cluster %v: a restart wrote %d times", cluster, r.store.writes-writes)
+		}
+		for _, o := range parse(t, configMap("picking", "epp.yaml", "lora-affinity-scorer")) {
+			r.store.objects[o.ID()] = o
+		}
+		r.restart()
+		picked("changed while nobody was there", "lora")
+		if err := r.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		picked("deleted", "")
+	}
+}
+
+// TestSchedulingOfABase: what a Base names is looked for in the service's namespace, and
+// KServe's own in KServe's.
+func TestSchedulingOfABase(t *testing.T) {
+	r := newRig(t)
+	r.apply(`apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceServiceConfig
+metadata: {name: house, namespace: kserve}
+spec: {router: {scheduler: {config: {ref: {name: config-scheduler-x}}}}}
+---
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: a}
+spec:
+  baseRefs: [{name: house}]
+  model: {uri: "hf://acme/tiny"}
+  template: {containers: [{name: main, image: oak, command: [oak]}]}
+`)
+	r.reconcile("a")
+	for _, c := range []struct{ namespace, scorer, want string }{
+		{"other", "queue-scorer", ""},
+		{"kserve", "queue-scorer", "queue"},
+		{"default", "lora-affinity-scorer", "lora"},
+	} {
+		r.apply(strings.Replace(configMap("config-scheduler-x", "epp", c.scorer), "name: config-scheduler-x", "name: config-scheduler-x, namespace: "+c.namespace, 1))
+		r.reconcile("a")
+		got := ""
+		if s := r.traffic.views[key("a")].Scheduling; s != nil {
+			got = s.Picker.Scorers[0].Name
+		}
+		if got != c.want {
+			t.Errorf("with one in %s it is %q, want %q", c.namespace, got, c.want)
+		}
+	}
 }

@@ -165,11 +165,11 @@ type Made interface {
 
 // Models reads models' attributes from their files.
 type Models interface {
-	// Inspect returns the attributes found at uri, with where each was found,
+	// Inspect returns the attributes of files, with where each was found,
 	// without fetching weights. It returns an error if the model is not there
 	// or cannot be read; the error has a method Busy() bool that returns true
 	// if too many are inspected now.
-	Inspect(ctx context.Context, uri string) (service.Attributes, error)
+	Inspect(ctx context.Context, f service.Files) (service.Attributes, error)
 }
 
 // Publisher is told where requests may go.
@@ -227,6 +227,8 @@ type View struct {
 	Adapters []workload.Adapter
 	// Access is how requests reach the service, besides by its name and its URL.
 	Access service.Access
+	// Scheduling is how requests find a replica; nil leaves it to the gateway.
+	Scheduling *service.Scheduling
 	// CanaryPercent is how much of the traffic goes to the service's canary,
 	// which is published by itself under Key.Canary().
 	CanaryPercent int

@@ -192,7 +192,7 @@ func (noTraffic) InFlight(string) int                 { return 0 }
 // slowModels take their time to be inspected.
 type slowModels struct{ m *machine }
 
-func (s slowModels) Inspect(context.Context, string) (service.Attributes, error) {
+func (s slowModels) Inspect(context.Context, service.Files) (service.Attributes, error) {
 	time.Sleep(s.m.pause())
 	return service.Attributes{}, nil
 }

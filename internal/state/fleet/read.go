@@ -56,8 +56,10 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 	}
 	st.InFlight, st.LastDone = map[string]int{}, f.cfg.Traffic.Demand(k).LastDone
 	for i := range st.Replicas {
-		if n := f.cfg.Traffic.InFlight(st.Replicas[i].ID); n > 0 {
-			st.InFlight[st.Replicas[i].ID] = n
+		for _, id := range append(st.Replicas[i].Ranks(), st.Replicas[i].ID) {
+			if n := f.cfg.Traffic.InFlight(id); n > 0 {
+				st.InFlight[id] = n
+			}
 		}
 	}
 	return st, err
@@ -135,7 +137,7 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		ex.Pinned = e.record.Revision.Runtime
 	}
 	f.services.mu.Unlock()
-	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes}, f.resolver.runtimesFor(o.Key.Namespace, host)
+	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes, Classes: f.resolver.classes()}, f.resolver.runtimesFor(o.Key.Namespace, host)
 	if o.Service.Custom && !f.cfg.Cluster {
 		local := workload.LocalizeService(*o.Service, f.cfg.Catalog, host)
 		req.Service = &local
@@ -169,7 +171,7 @@ func (f *Fleet) Logs(ctx context.Context, id string, o LogOptions) (io.ReadClose
 // them by. It stores nothing and must not be run.
 func (f *Fleet) Draft(ctx context.Context, objects []Object) (*Fleet, error) {
 	cfg := f.cfg
-	cfg.Store, cfg.Traffic, cfg.Routing = discard{}, nowhere{}, nil
+	cfg.Store, cfg.Traffic, cfg.Routing, cfg.Routed, cfg.Applied = discard{}, nowhere{}, nil, nil, nil
 	d, err := New(cfg)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -214,11 +215,13 @@ func (r *reconciler) fail(w *work, failure *service.Failure, again time.Duration
 }
 
 // runsAs reports whether next has the platform run what it runs: the same
-// revision, reached in the same ways, with the same counts, needs and names of
+// revision, reached and scheduled in the same ways, with the same counts, needs and names of
 // adapters.
 func (w *work) runsAs(next *Record) bool {
 	return w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection &&
 		w.record.Revision.Access.Equal(next.Revision.Access) &&
+		reflect.DeepEqual(w.record.Revision.Scheduling, next.Revision.Scheduling) &&
+		w.record.Revision.Model.Credentials.Equal(next.Revision.Model.Credentials) &&
 		slices.Equal(w.record.Revision.Model.Adapters, next.Revision.Model.Adapters) &&
 		slices.EqualFunc(w.record.Revision.Components, next.Revision.Components, func(x, y workload.Component) bool {
 			return x.Role == y.Role && x.Limits.Equal(y.Limits) && x.Process.Need() == y.Process.Need()

@@ -28,12 +28,20 @@ type resolver struct {
 		runtimes map[ID]Object
 		models   map[ID]Object // and weights
 		bases    map[ID]Object
+		classes  map[ID]Object // of accelerators
+		configs  map[ID]Object // ConfigMaps
+		// benchmarks are kept for whoever runs them.
+		benchmarks map[ID]Object
+		secrets    map[ID]Object
+		accounts   map[ID]Object
 	}
 }
 
 func newResolver(cfg *Config) *resolver {
 	r := &resolver{cfg: cfg}
-	r.mu.runtimes, r.mu.models, r.mu.bases = map[ID]Object{}, map[ID]Object{}, map[ID]Object{}
+	r.mu.runtimes, r.mu.models, r.mu.bases, r.mu.benchmarks = map[ID]Object{}, map[ID]Object{}, map[ID]Object{}, map[ID]Object{}
+	r.mu.classes, r.mu.configs = map[ID]Object{}, map[ID]Object{}
+	r.mu.secrets, r.mu.accounts = map[ID]Object{}, map[ID]Object{}
 	return r
 }
 
@@ -44,6 +52,16 @@ func (r *resolver) of(kind string) map[ID]Object {
 		return r.mu.runtimes
 	case baseKind:
 		return r.mu.bases
+	case acceleratorKind:
+		return r.mu.classes
+	case configMapKind:
+		return r.mu.configs
+	case BenchmarkKind:
+		return r.mu.benchmarks
+	case SecretKind:
+		return r.mu.secrets
+	case AccountKind:
+		return r.mu.accounts
 	}
 	return r.mu.models
 }
@@ -72,7 +90,7 @@ func (r *resolver) objects(match func(ID, Object) bool) []Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []Object
-	for _, kept := range []map[ID]Object{r.mu.runtimes, r.mu.models, r.mu.bases} {
+	for _, kept := range []map[ID]Object{r.mu.runtimes, r.mu.models, r.mu.bases, r.mu.classes, r.mu.configs, r.mu.benchmarks, r.mu.secrets, r.mu.accounts} {
 		for id, o := range kept {
 			if match(id, o) {
 				out = append(out, o)
@@ -103,8 +121,11 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	case err != nil:
 		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
 	}
-	in := workload.Input{Service: svc, URI: m.uri, Attributes: m.attributes, Adapters: m.adapters, Cluster: r.cfg.Cluster, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
-	req := selection.Request{Service: svc, Attributes: m.attributes}
+	in := workload.Input{Service: svc, URI: m.uri, Credentials: m.credentials, Attributes: m.attributes, Adapters: m.adapters, Parts: m.parts, Cluster: r.cfg.Cluster, NoGPUs: host.Accelerators == 0, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
+	if r.cfg.Cluster {
+		in.Placement = m.placement
+	}
+	req := selection.Request{Service: svc, Attributes: m.attributes, Classes: r.classes()}
 	hash := selectionHash(w.object)
 	if svc.Custom {
 		local := workload.LocalizeService(*svc, r.cfg.Catalog, host)
@@ -135,6 +156,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 		}
 		in.Runtime, in.Protocol = choice.runtime, protocol
 		in.Choice, in.Containers = choice.RuntimeChoice, choice.containers
+		in.Accelerators = on(req, choice.runtime, choice.Accelerators)
 	}
 	w.settleFiles(&in, m.files)
 	if again, failure := r.ranks(ctx, w, &in); again > 0 {
@@ -174,6 +196,7 @@ func (r *resolver) choose(ctx context.Context, w *work, m resolvedModel, req sel
 						return choice{}, "", retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
 					}
 				}
+				pin.Accelerators = selection.Classes(req, rt, pin.Accelerators, host)
 				return choice{pin, rt, selection.Contained(rt.Components, req.Service.Components, host, req.Attributes)}, w.record.Revision.Protocol, 0, nil
 			}
 		}
@@ -188,7 +211,7 @@ func (r *resolver) choose(ctx context.Context, w *work, m resolvedModel, req sel
 	}
 	rt := result.Chosen.Runtime
 	w.chosen = r.cfg.Now()
-	return choice{service.RuntimeChoice{Name: rt.Name, Namespace: rt.Namespace, Scope: rt.Scope, Why: result.Chosen.Why}, rt,
+	return choice{service.RuntimeChoice{Name: rt.Name, Namespace: rt.Namespace, Scope: rt.Scope, Why: result.Chosen.Why, Accelerators: result.Chosen.Classes}, rt,
 		selection.Contained(rt.Components, req.Service.Components, host, req.Attributes)}, result.Protocol, 0, nil
 }
 
@@ -204,7 +227,7 @@ func (r *resolver) ask(ctx context.Context, host selection.Host, req *selection.
 	if err != nil || m.inspected || m.uri == "" || !host.Lacking() {
 		return host, err
 	}
-	found, err := r.cfg.Models.Inspect(ctx, m.uri)
+	found, err := r.cfg.Models.Inspect(ctx, m.credentials.Of(m.uri))
 	if err != nil {
 		r.cfg.Log.Warn("model not inspected", "service", req.Service.Name, "error", err)
 	}
@@ -235,11 +258,14 @@ func (r *resolver) runtimesFor(namespace string, host selection.Host) []service.
 
 // resolvedModel is a service's model after references and inspection.
 type resolvedModel struct {
-	uri        string
-	attributes service.Attributes
-	adapters   []workload.Adapter
-	files      string // fingerprint of its own and of the adapters'
-	inspected  bool   // or tried to
+	uri         string
+	credentials service.Credentials
+	attributes  service.Attributes
+	adapters    []workload.Adapter
+	parts       service.Parts
+	placement   service.Placement
+	files       string // fingerprint of its own and of the adapters'
+	inspected   bool   // or tried to
 }
 
 // model follows a service's model to its URI and attributes, and fills what
@@ -263,18 +289,29 @@ func (r *resolver) model(ctx context.Context, o Object) (resolvedModel, error) {
 		if m.uri == "" {
 			m.uri = obj.FileURI(obj.Model.URI)
 		}
+		m.placement = obj.Model.Placement
 		base = &obj
 	}
 	var err error
-	if m.adapters, err = r.adapters(ctx, o, base); err != nil {
+	var model *service.Model
+	if base != nil && src.URI == "" { // its secret opens its own files alone
+		model = base.Model
+	}
+	if m.credentials, err = r.credentials(o.Service, model, m.uri); err != nil {
 		return m, err
 	}
-	m.files = r.fingerprints(ctx, workload.Model{URI: m.uri, Adapters: m.adapters})
+	if m.adapters, err = r.adapters(ctx, o, base, m.credentials); err != nil {
+		return m, err
+	}
+	for _, p := range src.Parts {
+		m.parts = append(m.parts, service.Part{URI: o.FileURI(p.URI), Path: p.Path})
+	}
+	m.files = r.fingerprints(ctx, workload.Model{URI: m.uri, Credentials: m.credentials, Adapters: m.adapters, Parts: m.parts})
 	if m.uri == "" || !worthInspecting(m) {
 		return m, nil
 	}
 	m.inspected = true
-	found, err := r.cfg.Models.Inspect(ctx, m.uri)
+	found, err := r.cfg.Models.Inspect(ctx, m.credentials.Of(m.uri))
 	if err != nil {
 		var missing interface{ NotExist() bool }
 		if errors.As(err, &missing) && missing.NotExist() || m.attributes.Format.Name == "" || busy(err) {
@@ -309,6 +346,8 @@ func worthInspecting(m resolvedModel) bool {
 		return true
 	case "safetensors", "huggingface", "pytorch", "gguf":
 		return a.Architecture == "" || a.Parameters == 0
+	case "diffusers":
+		return a.Diffusion == nil
 	}
 	return false
 }

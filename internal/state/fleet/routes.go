@@ -29,6 +29,8 @@ type RoutingView struct {
 	Objects []routing.Object
 	// Members are the services that each pool selects, by the pool's key.
 	Members map[service.Key][]service.Key
+	// Services are all there are.
+	Services []service.Key
 }
 
 // RoutingState is a routing object as it is now.
@@ -41,8 +43,10 @@ type RoutingState struct {
 // services needs nothing else: no platform, no store, no reconciler. It is safe
 // for concurrent use.
 type Routes struct {
-	to  Routing
-	now func() time.Time
+	to    Routing
+	now   func() time.Time
+	heard func([]RoutingState)     // of every change of an object or its status; nil is nobody
+	url   func(service.Key) string // where people reach a graph; nil is nowhere
 
 	mu struct {
 		sync.Mutex
@@ -119,6 +123,10 @@ func (r *Routes) Sourced(match func(source string) bool) []ID {
 func (r *Routes) Objects() []RoutingState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.objectsLocked()
+}
+
+func (r *Routes) objectsLocked() []RoutingState {
 	var out []RoutingState
 	for _, o := range r.mu.objects {
 		out = append(out, RoutingState{Object: o, Status: r.mu.statuses[routing.IDOf(o.Routing)]})
@@ -229,6 +237,9 @@ func (r *Routes) publishLocked() {
 		return
 	}
 	v := RoutingView{Objects: objects, Members: map[service.Key][]service.Key{}}
+	for _, m := range r.mu.members {
+		v.Services = append(v.Services, m.Key)
+	}
 	for _, o := range objects {
 		if p, ok := o.(*routing.Pool); ok {
 			v.Members[p.Key] = r.mu.statuses[routing.IDOf(o)].Members
@@ -244,9 +255,15 @@ func (r *Routes) updateStatuses(objects []routing.Object) {
 	for id, st := range statuses {
 		before := service.Status{Conditions: r.mu.statuses[id].Conditions}
 		st.Conditions = transitioned(before, service.Status{Conditions: st.Conditions}, now).Conditions
+		if id.Kind == routing.KindGraph && r.url != nil {
+			st.URL = r.url(id.Key)
+		}
 		statuses[id] = st
 	}
 	r.mu.statuses = statuses
+	if r.heard != nil {
+		r.heard(r.objectsLocked())
+	}
 }
 
 // sorted returns the objects, oldest first; mu is held.

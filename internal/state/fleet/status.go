@@ -250,7 +250,7 @@ func conditions(w *work, st service.Status) []service.Condition {
 	}
 	out := []service.Condition{ready, selected, predictor, ingress}
 	if stopped {
-		out = append(out, cond(service.ConditionStopped, true, "Stopped", "stopped by its owner"))
+		out = append(out, cond(service.ConditionStopped, true, "Stopped", service.StoppedByOwner(w.object.Key)))
 	}
 	return out
 }
@@ -266,7 +266,7 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 		return cond(kind, false, "NoRevision", "")
 	}
 	if w.object.Service.Stopped {
-		return cond(kind, false, "Stopped", "stopped by its owner")
+		return cond(kind, false, "Stopped", service.StoppedByOwner(w.object.Key))
 	}
 	if w.platformErr != nil {
 		return cond(kind, false, "PlatformFailed", w.platformErr.Error())

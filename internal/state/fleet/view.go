@@ -76,7 +76,7 @@ func (w *work) view(cfg *Config) View {
 
 // view is what the request path is told, but for the share of a canary.
 func (s *snapshot) view(url string, now time.Time, cluster bool) View {
-	v := View{Key: s.key, Service: s.object.Service, URL: url, Replicas: s.replicas, Access: s.object.Service.Access}
+	v := View{Key: s.key, Service: s.object.Service, URL: url, Replicas: s.replicas, Access: s.object.Service.Access, Scheduling: s.object.Service.Scheduling}
 	if s.record == nil {
 		v.Adapters = named(s.object.Service)
 		v.Cause = "not yet resolved"
@@ -92,6 +92,7 @@ func (s *snapshot) view(url string, now time.Time, cluster bool) View {
 	}
 	v.Startup = s.record.Learned[v.Role].Startup()
 	v.Adapters, v.Access = s.record.Revision.Model.Adapters, s.record.Revision.Access
+	v.Scheduling = cmp.Or(s.record.Revision.Scheduling, v.Scheduling)
 	v.Protocol, v.Limits = s.record.Revision.Protocol, s.record.Revision.Component(v.Role).Limits
 	if !s.mixed() {
 		v.Protocols = s.record.Revision.Protocols
@@ -114,7 +115,7 @@ func (s *snapshot) view(url string, now time.Time, cluster bool) View {
 	}
 	s.blockUnplaced(&v, now, cluster)
 	if s.object.Service.Stopped {
-		v.Reason, v.Cause, v.Blocked = "Stopped", "stopped by its owner", true
+		v.Reason, v.Cause, v.Blocked = "Stopped", service.StoppedByOwner(v.Key), true
 	}
 	return v
 }

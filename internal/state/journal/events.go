@@ -1,15 +1,18 @@
 package journal
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/excerpt"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 )
@@ -19,8 +22,6 @@ const (
 	keptEvents = 4096
 	// maxMessage is how long an event's message is, in bytes.
 	maxMessage = 1024
-
-	reasonDeleted = "Deleted"
 )
 
 // Store keeps the lines of events over restarts.
@@ -51,13 +52,15 @@ type Events struct {
 	mu  struct {
 		sync.Mutex
 		seen   map[service.Key]history.Seen
-		told   map[service.Key]bool // of whom there are events of an earlier process
+		routes map[subject]history.Route
+		told   map[subject]bool // of whom there are events of an earlier process
 		last   map[subject]told
 		failed bool // the last write did
 	}
 }
 
-// subject is a replica of a service, or the service itself.
+// subject is a replica of a service, the service itself or, with a service that has no
+// name, an object of routing.
 type subject struct {
 	service service.Key
 	object  string
@@ -85,7 +88,7 @@ func OpenEvents(cfg Config) (*Events, error) {
 		cfg.Store = nowhere{}
 	}
 	e := &Events{Ring: NewRing[history.Event](keptEvents), cfg: cfg}
-	e.mu.seen, e.mu.told, e.mu.last = map[service.Key]history.Seen{}, map[service.Key]bool{}, map[subject]told{}
+	e.mu.seen, e.mu.routes, e.mu.told, e.mu.last = map[service.Key]history.Seen{}, map[subject]history.Route{}, map[subject]bool{}, map[subject]told{}
 	stored, err := cfg.Store.Lines()
 	var lines []line
 	for _, data := range stored {
@@ -98,9 +101,11 @@ func OpenEvents(cfg Config) (*Events, error) {
 		e.begin(max(lines[n-1].Number, uint64(n)) - uint64(n))
 	}
 	for _, l := range lines {
-		if l.Service != "" {
-			e.mu.told[service.Key{Namespace: l.Namespace, Name: l.Service}] = l.Reason != reasonDeleted
+		of := subject{service: service.Key{Namespace: l.Namespace, Name: l.Service}}
+		if l.Service == "" {
+			of.object = l.Object
 		}
+		e.mu.told[of] = l.Reason != history.Deleted
 		e.newsLocked(l.Event)
 		e.add(l.Event)
 	}
@@ -129,7 +134,7 @@ func (e *Events) Observe(k service.Key, is history.Seen, why map[service.Role]st
 	defer e.mu.Unlock()
 	was, known = e.mu.seen[k]
 	e.mu.seen[k] = is
-	if !known && e.mu.told[k] {
+	if !known && e.mu.told[subject{service: k}] {
 		return was, false
 	}
 	for _, ev := range history.Changes(was, is, why) {
@@ -139,6 +144,49 @@ func (e *Events) Observe(k service.Key, is history.Seen, why map[service.Role]st
 		}
 	}
 	return was, known
+}
+
+// ObserveRoutes adds what happened to the objects of routing since they were last
+// observed: these are all of them now. What Observe does not tell the first time, this
+// does not either.
+func (e *Events) ObserveRoutes(all map[routing.ID]history.Route) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := make(map[subject]history.Route, len(all))
+	for id, r := range all {
+		now[subject{service.Key{Namespace: id.Namespace}, strings.ToLower(string(id.Kind)) + " " + id.Name}] = r
+	}
+	for _, of := range sorted(now) {
+		is := now[of]
+		if was, known := e.mu.routes[of]; known {
+			e.routeLocked(of, &was, &is)
+		} else if !e.mu.told[of] {
+			e.routeLocked(of, nil, &is)
+		}
+	}
+	for _, of := range sorted(e.mu.routes) {
+		if _, still := now[of]; !still {
+			e.routeLocked(of, new(e.mu.routes[of]), nil)
+			delete(e.mu.told, of)
+			delete(e.mu.last, of)
+		}
+	}
+	e.mu.routes = now
+}
+
+func sorted(routes map[subject]history.Route) []subject {
+	return slices.SortedFunc(maps.Keys(routes), func(a, b subject) int {
+		return cmp.Or(strings.Compare(a.service.Namespace, b.service.Namespace), strings.Compare(a.object, b.object))
+	})
+}
+
+func (e *Events) routeLocked(of subject, was, is *history.Route) {
+	for _, ev := range history.RouteChanges(was, is) {
+		ev.Namespace, ev.Object = of.service.Namespace, of.object
+		if e.newsLocked(ev) {
+			e.tellLocked(ev)
+		}
+	}
 }
 
 // newsLocked notes what an event tells of how a replica or a service is, and reports
@@ -153,7 +201,7 @@ func (e *Events) newsLocked(ev history.Event) bool {
 	switch {
 	case ev.Reason == history.ReplicaStopped:
 		delete(e.mu.last, of)
-	case ev.Reason == history.Ready, ev.Reason == history.NotReady, strings.HasPrefix(ev.Object, history.ReplicaPrefix):
+	case ev.Reason == history.Ready, ev.Reason == history.NotReady, ev.Reason == history.Degraded, strings.HasPrefix(ev.Object, history.ReplicaPrefix):
 		if e.mu.last[of] == is {
 			return false
 		}
@@ -170,9 +218,9 @@ func (e *Events) Forget(k service.Key) {
 		return
 	}
 	delete(e.mu.seen, k)
-	delete(e.mu.told, k)
+	delete(e.mu.told, subject{service: k})
 	maps.DeleteFunc(e.mu.last, func(s subject, _ told) bool { return s.service == k })
-	e.tellLocked(history.Event{Namespace: k.Namespace, Service: k.Name, Reason: reasonDeleted, Message: "deleted, its replicas have ended"})
+	e.tellLocked(history.Event{Namespace: k.Namespace, Service: k.Name, Reason: history.Deleted, Message: "deleted, its replicas have ended"})
 }
 
 // tellLocked adds an event and stores it. What cannot be stored can still be read

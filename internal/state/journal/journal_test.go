@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 )
@@ -142,6 +143,36 @@ func TestEventsOverRestarts(t *testing.T) {
 	}
 }
 
+// TestRoutesOverRestarts: what happens to routes and pools is told once, in an order.
+func TestRoutesOverRestarts(t *testing.T) {
+	state := func(manifest string, status string) history.Route {
+		return history.Route{Manifest: manifest, Ready: service.Condition{Status: status, Reason: "R", Message: "m"}}
+	}
+	pool, one := routing.ID{Kind: routing.KindPool, Key: chat}, routing.ID{Kind: routing.KindRoute, Key: chat}
+	store := &memory{}
+	e := open(t, store)
+	e.ObserveRoutes(map[routing.ID]history.Route{one: state("1", "True"), pool: state("1", "Unknown")})
+	e.ObserveRoutes(map[routing.ID]history.Route{one: state("1", "True"), pool: state("1", "True")})
+	want := []string{"Applied", "Applied", "Ready", "Ready"}
+	if got := reasons(e, 0); !slices.Equal(got, want) {
+		t.Fatal(got)
+	}
+	if got := e.After(0, 1).Items[0]; got.Object != "pool chat" || got.Namespace != chat.Namespace || got.Service != "" {
+		t.Errorf("%+v", got)
+	}
+	e = open(t, store)
+	e.ObserveRoutes(map[routing.ID]history.Route{one: state("1", "Unknown"), pool: state("1", "Unknown")})
+	e.ObserveRoutes(map[routing.ID]history.Route{one: state("1", "True"), pool: state("1", "True")})
+	if got := reasons(e, 0); !slices.Equal(got, want) {
+		t.Errorf("a process that returns: %v", got)
+	}
+	e.ObserveRoutes(map[routing.ID]history.Route{pool: state("2", "True")})
+	e.ObserveRoutes(map[routing.ID]history.Route{one: state("1", "True"), pool: state("2", "True")})
+	if got := reasons(e, 4); !slices.Equal(got, []string{"ManifestChanged", "Deleted", "Applied", "Ready"}) {
+		t.Error(got)
+	}
+}
+
 // TestReturnTellsNothingAgain: a replica that an earlier process has told of as
 // ready, and a service, are found ready again without an event.
 func TestReturnTellsNothingAgain(t *testing.T) {
@@ -241,5 +272,26 @@ func TestBodies(t *testing.T) {
 	}
 	if n := len(r.bodies.mu.of); n > keptRequests {
 		t.Errorf("%d empty bodies are kept", n)
+	}
+}
+
+func TestFailed(t *testing.T) {
+	for _, test := range []struct {
+		r                   Request
+		failed, clientError bool
+	}{
+		{Request{Status: 200}, false, false},
+		{Request{Status: 302}, false, false},
+		{Request{Status: 400}, false, true},
+		{Request{Status: 404}, false, true},
+		{Request{Status: 499}, false, true}, // the client left
+		{Request{Status: 429}, true, false}, // the queue is full
+		{Request{Status: 429, OverLimit: true}, false, true},
+		{Request{Status: 503}, true, false},
+		{Request{Status: 200, Cut: "connection reset"}, true, false},
+	} {
+		if failed, clientError := test.r.Failed(), test.r.ClientError(); failed != test.failed || clientError != test.clientError {
+			t.Errorf("%+v: failed %v, client error %v", test.r, failed, clientError)
+		}
 	}
 }

@@ -21,7 +21,9 @@ type Point struct {
 	Time     time.Time `json:"time"` // its end
 	Requests int       `json:"requests"`
 	Failed   int       `json:"failed"`
-	Tokens   int64     `json:"tokens"` // of the answers
+	// ClientErrors were refused for what their clients did; they are not among Failed.
+	ClientErrors int   `json:"clientErrors"`
+	Tokens       int64 `json:"tokens"` // of the answers
 	// WaitMS is the longest wait for a replica, FirstByteMS the mean time to an
 	// answer's first byte, in milliseconds.
 	WaitMS      float64 `json:"waitMs"`
@@ -40,9 +42,10 @@ type Load struct {
 
 // Totals are what a service did since its first request in this process.
 type Totals struct {
-	Requests int   `json:"requests"`
-	Failed   int   `json:"failed"`
-	Tokens   int64 `json:"tokens"`
+	Requests     int   `json:"requests"`
+	Failed       int   `json:"failed"`
+	ClientErrors int   `json:"clientErrors"`
+	Tokens       int64 `json:"tokens"`
 }
 
 // Pace tells how requests to each service go: how many in a step, and those of the
@@ -83,9 +86,13 @@ func (p *Pace) Count(r *Request) {
 	}
 	s.step.Requests++
 	s.total.Requests++
-	if r.Failed() {
+	switch {
+	case r.Failed():
 		s.step.Failed++
 		s.total.Failed++
+	case r.ClientError():
+		s.step.ClientErrors++
+		s.total.ClientErrors++
 	}
 	if r.Usage != nil {
 		s.step.Tokens += r.Usage.CompletionTokens

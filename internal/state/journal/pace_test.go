@@ -17,17 +17,18 @@ func TestPace(t *testing.T) {
 	for _, q := range []Request{
 		{Service: "default/chat", Status: 200, Queued: 5 * time.Millisecond, FirstByte: 10 * time.Millisecond, Usage: &openai.Usage{CompletionTokens: 7}},
 		{Service: "default/chat", Status: 200, FirstByte: 30 * time.Millisecond, Cut: "reset"},
+		{Service: "default/chat", Status: 422},
 		{Service: "default/other", Status: 200},
 		{Status: 404},
 	} {
 		r.Add(q)
 	}
-	if got := r.Pace.Note(k, Load{Queued: 2, Running: 3, Desired: 2, Starting: 1, Ready: 1}); got != (Totals{2, 1, 7}) {
+	if got := r.Pace.Note(k, Load{Queued: 2, Running: 3, Desired: 2, Starting: 1, Ready: 1}); got != (Totals{Requests: 3, Failed: 1, ClientErrors: 1, Tokens: 7}) {
 		t.Error(got)
 	}
 	r.Pace.Note(k, Load{Desired: 2, Ready: 2})
 	r.Pace.Step(at)
-	want := Point{Time: at, Requests: 2, Failed: 1, Tokens: 7, WaitMS: 5, FirstByteMS: 20, Load: Load{2, 3, 2, 0, 2}} // the most that waited and ran
+	want := Point{Time: at, Requests: 3, Failed: 1, ClientErrors: 1, Tokens: 7, WaitMS: 5, FirstByteMS: 20, Load: Load{2, 3, 2, 0, 2}} // the most that waited and ran
 	if got := r.Pace.Past(k, at); len(got) != 1 || got[0] != want {
 		t.Errorf("%+v", got)
 	}

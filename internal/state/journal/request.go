@@ -34,12 +34,23 @@ type Request struct {
 	Tries               int
 	Retried             string // why the last failed try did
 	Cut                 string // why the replica broke off its answer
+	// Reason is why the gateway answered with an error of its own, "" where it did not;
+	// OverLimit: because the API key is over its limits.
+	Reason    string
+	OverLimit bool
 	// Bodies are nil unless the service asks to keep them; [Requests.Bodies] reads them.
 	Bodies *Bodies
 }
 
-// Failed reports whether the client did not get the answer it asked for.
-func (r *Request) Failed() bool { return r.Status >= 400 || r.Cut != "" }
+// Failed reports whether the service did not answer a request that it should have: its
+// status is that of a server's error, its answer was broken off, or there was no room for
+// it, which is not its API key's fault.
+func (r *Request) Failed() bool {
+	return r.Status >= 500 || r.Cut != "" || r.Status == 429 && !r.OverLimit
+}
+
+// ClientError reports whether the request was refused for what its client did.
+func (r *Request) ClientError() bool { return r.Status >= 400 && !r.Failed() }
 
 // Rate is how many tokens a second the answer brought after its first byte; 0 where
 // that is not known, as of an answer that came all at once.
@@ -73,7 +84,7 @@ func (r *Requests) Bodies(q *Request) (Bodies, bool) {
 // Add adds a request, and owns its bodies then. Its words are copied and cut to 256
 // bytes, so that neither a body nor a hostile header stays in memory.
 func (r *Requests) Add(q Request) {
-	for _, word := range []*string{&q.ID, &q.Trace, &q.Client, &q.Path, &q.Model, &q.Retried, &q.Cut} {
+	for _, word := range []*string{&q.ID, &q.Trace, &q.Client, &q.Path, &q.Model, &q.Retried, &q.Cut, &q.Reason} {
 		*word = strings.Clone((*word)[:min(len(*word), maxWord)])
 	}
 	if q.Bodies != nil {
