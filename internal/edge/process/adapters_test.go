@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/fleet/platformtest"
@@ -18,11 +19,11 @@ import (
 // shelf is a Fetcher that has some files.
 type shelf map[string]string
 
-func (s shelf) Fetch(_ context.Context, uri string, _ func(done, total int64)) (string, error) {
-	if path, ok := s[uri]; ok {
+func (s shelf) Fetch(_ context.Context, f service.Files, _ func(done, total int64)) (string, error) {
+	if path, ok := s[f.URI]; ok {
 		return path, nil
 	}
-	return "", errors.New("404 for\n " + uri)
+	return "", errors.New("404 for\n " + f.URI)
 }
 
 // TestAdaptersAreFetched: a replica starts once its model and all adapters are
@@ -92,7 +93,7 @@ func TestStartsWithTheFilesOfItsRevision(t *testing.T) {
 	always := func(s string) func() string { return func() string { return s } }
 	dir := t.TempDir()
 	cfg := Config{Dir: dir, Fetcher: shelf{"test://m": "/store/m"}, Restart: Restart{Min: 10 * time.Millisecond, Max: 10 * time.Millisecond},
-		Fingerprint: func(context.Context, string) string { return (*files.Load())() }}
+		Fingerprint: func(context.Context, service.Files) string { return (*files.Load())() }}
 	p := open(t, cfg)
 	sub, k := platformtest.On(t, p), platformtest.Key("files")
 	rev := revision(k, platformtest.Server{ModelURI: "test://m"})
@@ -133,7 +134,7 @@ func TestReplicasStartWithTheSameFiles(t *testing.T) {
 	var files atomic.Value
 	files.Store("one")
 	cfg := Config{Dir: t.TempDir(), Fetcher: shelf{"test://m": "/store/m"}, Restart: Restart{Min: 10 * time.Millisecond, Max: 10 * time.Millisecond},
-		Fingerprint: func(context.Context, string) string { return files.Load().(string) }}
+		Fingerprint: func(context.Context, service.Files) string { return files.Load().(string) }}
 	p := open(t, cfg)
 	sub, k := platformtest.On(t, p), platformtest.Key("files")
 	rev := revision(k, platformtest.Server{ModelURI: "test://m"})

@@ -165,5 +165,5 @@ func (o *owner) addresses(role service.Role) map[service.Role]string {
 
 // location is what the process is told.
 func (r *running) location() workload.Location {
-	return workload.Location{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, KVEventsPort: r.kvEventsPort, ModelPath: r.model, AdapterPaths: r.adapters, Addresses: r.peers, Mounted: !r.verbatim}
+	return workload.Location{Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, KVEventsPort: r.kvEventsPort, ModelPath: r.model, Root: r.root, AdapterPaths: r.adapters, Addresses: r.peers, Mounted: !r.verbatim}
 }

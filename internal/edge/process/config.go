@@ -8,6 +8,8 @@ import (
 	"net"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -15,7 +17,7 @@ import (
 // already must be cheap. Progress may be called from any goroutine, and after
 // a cancelled fetch has returned it must not be called any more.
 type Fetcher interface {
-	Fetch(ctx context.Context, uri string, progress func(done, total int64)) (path string, err error)
+	Fetch(ctx context.Context, f service.Files, progress func(done, total int64)) (path string, err error)
 }
 
 // Config is what a Platform is made from. Dir is required; the zero value of
@@ -40,13 +42,18 @@ type Config struct {
 	// Fingerprint tells the files at a URI from those that take their place
 	// later; "" where it does not know. A replica starts with those of its
 	// revision alone. nil knows none.
-	Fingerprint func(ctx context.Context, uri string) string
+	Fingerprint func(ctx context.Context, f service.Files) string
+	// Secret finds a secret of a namespace, from which replicas take variables. nil
+	// has none.
+	Secret func(service.Key) (*service.Secret, bool)
 	// Devices are the accelerators' names as CUDA_VISIBLE_DEVICES takes them;
 	// a replica's GPUs are indexes into it. nil means look (Discover).
 	Devices []string
 	// DeviceMemory is the memory of each device in bytes, 0 where it is not known:
 	// such a device is only given whole.
 	DeviceMemory []int64
+	// GPUs describe the devices, in their order; none where nothing is known of them.
+	GPUs []selection.GPU
 	// Env are variables, as NAME=VALUE, that every replica is given; its
 	// component's come after them.
 	Env []string

@@ -94,7 +94,7 @@ func (u *unit) pull(e *containers.Engine, c *workload.Container) (containers.Ima
 		u.o.update(u, func(v *replica.Replica) {
 			v.Phase, v.Reason, v.Message = replica.Fetching, "PullingImage", "pulling image "+c.Image
 		})
-		_, err := u.p.pulls.get(ctx, c.Image, func(pr replica.Progress) {
+		_, err := u.p.pulls.get(ctx, service.Files{URI: c.Image}, func(pr replica.Progress) {
 			u.o.update(u, func(v *replica.Replica) {
 				if v.Phase == replica.Fetching && pr.Total > 0 {
 					v.Message = fmt.Sprintf("pulling image %s: %d layers and parts begun, %d complete", c.Image, pr.Total, pr.Done)
@@ -136,7 +136,7 @@ func (u *unit) unless(err error) error {
 // pullAdvice is why a pull failed, with what to do where that is known.
 func pullAdvice(e *containers.Engine, why string) string {
 	lower := strings.ToLower(why)
-	if strings.Contains(lower, "unauthorized") || strings.Contains(lower, "denied") || strings.Contains(lower, "authentication required") {
+	if strings.Contains(lower, "unauthorized") || strings.Contains(lower, "denied") || strings.Contains(lower, "authentication required") || strings.Contains(lower, "no basic auth credentials") {
 		why += ": log in to its registry with " + e.Name + " login"
 	}
 	return why
@@ -146,12 +146,12 @@ func pullAdvice(e *containers.Engine, why string) string {
 type puller struct{ engines *containers.Finder }
 
 // Fetch implements Fetcher: the URI is an image.
-func (p puller) Fetch(ctx context.Context, image string, progress func(done, total int64)) (string, error) {
+func (p puller) Fetch(ctx context.Context, f service.Files, progress func(done, total int64)) (string, error) {
 	e, lacks := p.engines.Find(ctx)
 	if e == nil {
 		return "", errors.New(lacks)
 	}
-	return image, e.Pull(ctx, image, func(done, begun int) { progress(int64(done), int64(begun)) })
+	return f.URI, e.Pull(ctx, f.URI, func(done, begun int) { progress(int64(done), int64(begun)) })
 }
 
 // containerInvocation is the client's command line and environment.
@@ -274,7 +274,7 @@ func (u *unit) containerEnvironment(r *running) ([]string, error) {
 	for _, e := range r.spec.Env {
 		// Its own address is known to nobody before it is there; each of its
 		// addresses will do to listen on.
-		v, ok, err := value(e, u.id, u.o.key.Namespace, "0.0.0.0")
+		v, ok, err := u.value(e, "0.0.0.0")
 		if err != nil {
 			return nil, err
 		}
@@ -290,7 +290,7 @@ func (u *unit) containerEnvironment(r *running) ([]string, error) {
 // this machine: the folders above are closed to them.
 func (u *unit) letRead(r *running) {
 	root := filepath.Dir(u.p.cfg.Dir) + string(filepath.Separator)
-	paths := []string{r.model}
+	paths := append([]string{r.model}, r.parts...)
 	for _, at := range r.adapters {
 		paths = append(paths, at)
 	}

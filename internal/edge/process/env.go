@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 )
 
 // replicaVariable marks every process of a replica with its id.
@@ -45,7 +48,7 @@ func (u *unit) environment(r *running) ([]string, error) {
 		env = append(env, visibleDevices+"=")
 	}
 	for _, e := range r.spec.Env {
-		v, ok, err := value(e, u.id, u.o.key.Namespace, u.p.cfg.Host)
+		v, ok, err := u.value(e, u.p.cfg.Host)
 		if err != nil {
 			return nil, err
 		}
@@ -82,11 +85,11 @@ func withheld(name string) bool {
 
 // credential reports whether a variable opens a store of models.
 func credential(name string) bool {
-	return slices.Contains(credentials, name) || strings.HasSuffix(name, "-headers")
+	return slices.Contains(credentialNames, name) || strings.HasSuffix(name, "-headers")
 }
 
-// credentials are those variables, as package artifact reads them.
-var credentials = []string{
+// credentialNames are those variables, as package artifact reads them.
+var credentialNames = []string{
 	"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "awsAccessKeyID", "awsSecretAccessKey",
 	"AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
 	"AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
@@ -96,9 +99,9 @@ var credentials = []string{
 	"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "REGISTRY_AUTH_FILE", "headers",
 }
 
-// value is the value of a variable of the replica id on host; ok is false for an
+// value is the value of a variable of the replica on host; ok is false for an
 // optional one that does not exist.
-func value(e corev1.EnvVar, id, namespace, host string) (v string, ok bool, err error) {
+func (u *unit) value(e corev1.EnvVar, host string) (v string, ok bool, err error) {
 	from := e.ValueFrom
 	if from == nil {
 		if e.Value == "" && credential(e.Name) { // asked for by name
@@ -110,20 +113,33 @@ func value(e corev1.EnvVar, id, namespace, host string) (v string, ok bool, err 
 	if f := from.FieldRef; f != nil {
 		switch f.FieldPath {
 		case "metadata.name":
-			return id, true, nil
+			return u.id, true, nil
 		case "metadata.namespace":
-			return namespace, true, nil
+			return u.o.key.Namespace, true, nil
 		case "status.podIP", "status.hostIP":
 			return host, true, nil
 		}
 	}
-	if s := from.SecretKeyRef; s != nil && s.Optional != nil && *s.Optional {
-		return "", false, nil
+	if s := from.SecretKeyRef; s != nil {
+		ref := service.SecretKey{Secret: s.Name, Key: s.Key, Optional: s.Optional != nil && *s.Optional}
+		v, ok, err := credentials.Value(u.o.key.Namespace, ref, u.secret)
+		if err != nil {
+			return "", false, failf("InvalidEnv", "variable %s: %s", e.Name, err)
+		}
+		return v, ok, nil
 	}
 	if m := from.ConfigMapKeyRef; m != nil && m.Optional != nil && *m.Optional {
 		return "", false, nil
 	}
 	return "", false, failf("InvalidEnv", "variable %s takes its value from what only a cluster has: give it a value", e.Name)
+}
+
+// secret finds a secret of the replica's namespace.
+func (u *unit) secret(name string) (*service.Secret, bool) {
+	if u.p.cfg.Secret == nil {
+		return nil, false
+	}
+	return u.p.cfg.Secret(service.Key{Namespace: u.o.key.Namespace, Name: name})
 }
 
 // lastOfEach keeps the last of several values of one variable.

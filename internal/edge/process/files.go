@@ -15,11 +15,12 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
-// fetch brings the model and its adapters and returns their paths.
-func (u *unit) fetch() (model string, adapters map[string]string, err error) {
+// fetch brings the model and its adapters and returns their paths, or those of the
+// model's parts in place of its own.
+func (u *unit) fetch() (model string, parts []string, adapters map[string]string, err error) {
 	ctx, cancel := u.untilEnding()
 	defer cancel()
-	return u.files.get(ctx, u.model, func(pr *replica.Progress) {
+	return u.files.get(ctx, u.wanted(), func(pr *replica.Progress) {
 		u.o.update(u, func(v *replica.Replica) {
 			if pr == nil {
 				v.Phase, v.Reason, v.Message = replica.Fetching, "", ""
@@ -31,41 +32,64 @@ func (u *unit) fetch() (model string, adapters map[string]string, err error) {
 	})
 }
 
+// wanted is the model as the service's revision has it now: it may be fetched with
+// other credentials than those that the replica began with.
+func (u *unit) wanted() workload.Model {
+	m := u.model
+	u.o.mu.Lock()
+	defer u.o.mu.Unlock()
+	if r := u.o.revision; r != nil && r.Hash == u.revision {
+		m.Credentials = r.Model.Credentials
+	}
+	return m
+}
+
 // modelFiles fetches the files of one replica and knows which it fetched.
 type modelFiles struct {
 	fetches *fetches
-	stamp   func(ctx context.Context, uri string) string // Config.Fingerprint
-	fetched map[string]string                            // fingerprints by URI
+	stamp   func(ctx context.Context, f service.Files) string // Config.Fingerprint
+	fetched map[string]string                                 // fingerprints by URI
 }
 
-// get brings a model and its adapters, one after the other. report is called
-// with nil when a fetch begins, then with its progress.
-func (f *modelFiles) get(ctx context.Context, m workload.Model, report func(*replica.Progress)) (model string, adapters map[string]string, err error) {
-	if model, err = f.bring(ctx, m.URI, "", m.Verbatim, report); err != nil {
-		return "", nil, err
+// get brings a model, or its parts, and its adapters, one after the other. report is
+// called with nil when a fetch begins, then with its progress.
+func (f *modelFiles) get(ctx context.Context, m workload.Model, report func(*replica.Progress)) (model string, parts []string, adapters map[string]string, err error) {
+	if len(m.Parts) == 0 || m.Verbatim {
+		if model, err = f.bring(ctx, m.Credentials.Of(m.URI), "", m.Verbatim, report); err != nil {
+			return "", nil, nil, err
+		}
+	} else {
+		for _, p := range m.Parts {
+			path, err := f.bring(ctx, m.Credentials.Of(p.URI), "", false, report)
+			if err != nil {
+				return "", nil, nil, err
+			}
+			parts = append(parts, path)
+		}
 	}
 	for _, a := range m.Adapters {
-		path, err := f.bring(ctx, a.URI, fmt.Sprintf("adapter %q: ", a.Name), m.Verbatim, report)
+		path, err := f.bring(ctx, m.Credentials.Of(a.URI), fmt.Sprintf("adapter %q: ", a.Name), m.Verbatim, report)
 		if err != nil {
-			return "", nil, err
+			return "", nil, nil, err
 		}
 		if adapters == nil {
 			adapters = map[string]string{}
 		}
 		adapters[a.Name] = path
 	}
-	return model, adapters, nil
+	return model, parts, adapters, nil
 }
 
 // bring fetches files and returns their path; what begins the message of a
 // failure.
-func (f *modelFiles) bring(ctx context.Context, uri, what string, verbatim bool, report func(*replica.Progress)) (string, error) {
+func (f *modelFiles) bring(ctx context.Context, files service.Files, what string, verbatim bool, report func(*replica.Progress)) (string, error) {
+	uri := files.URI
 	if uri == "" || verbatim {
 		return uri, nil
 	}
 	report(nil)
 	var shown time.Time
-	path, err := f.fetches.get(ctx, uri, func(pr replica.Progress) {
+	path, err := f.fetches.get(ctx, files, func(pr replica.Progress) {
 		if now := time.Now(); now.Sub(shown) >= progressInterval || pr.Done == pr.Total {
 			shown = now
 			report(&pr)
@@ -78,16 +102,16 @@ func (f *modelFiles) bring(ctx context.Context, uri, what string, verbatim bool,
 		return "", failf("ModelLoadFailed", "%s", oneLine(what+err.Error()))
 	}
 	// Now: another copy may take this one's place while an adapter is fetched.
-	f.fetched[uri] = f.fingerprint(ctx, uri)
+	f.fetched[uri] = f.fingerprint(ctx, files)
 	return path, nil
 }
 
-// fingerprint tells the files at a URI from later ones.
-func (f *modelFiles) fingerprint(ctx context.Context, uri string) string {
+// fingerprint tells files from later ones.
+func (f *modelFiles) fingerprint(ctx context.Context, files service.Files) string {
 	if f.stamp == nil {
 		return ""
 	}
-	return f.stamp(ctx, uri)
+	return f.stamp(ctx, files)
 }
 
 // sameFiles refuses a model whose files, told by of, are not those that the
@@ -137,7 +161,7 @@ type fetches struct {
 	fetcher Fetcher
 
 	mu      sync.Mutex
-	flights map[string]*flight // by URI
+	flights map[string]*flight // by the files' key
 }
 
 // flight is one fetch under way; it ends early when nobody wants it any more.
@@ -153,17 +177,18 @@ type flight struct {
 	progress replica.Progress
 }
 
-// get brings uri here. progress is called with what is known whenever that
+// get brings files here. progress is called with what is known whenever that
 // changes, not after get returned.
-func (f *fetches) get(ctx context.Context, uri string, progress func(replica.Progress)) (string, error) {
+func (f *fetches) get(ctx context.Context, files service.Files, progress func(replica.Progress)) (string, error) {
 	if f.fetcher == nil {
-		return "", fmt.Errorf("model %s: this platform does not download models", service.RedactURI(uri))
+		return "", fmt.Errorf("model %s: this platform does not download models", service.RedactURI(files.URI))
 	}
+	key := files.Key()
 	for {
-		fl, user := f.join(uri, progress)
+		fl, user := f.join(key, files, progress)
 		select {
 		case <-fl.done:
-			f.leave(uri, fl, user)
+			f.leave(key, fl, user)
 			// Its last user may have left, and so cancelled it, just before
 			// we came: then it says nothing about our own fetch.
 			if errors.Is(fl.err, context.Canceled) && ctx.Err() == nil {
@@ -171,24 +196,24 @@ func (f *fetches) get(ctx context.Context, uri string, progress func(replica.Pro
 			}
 			return fl.path, fl.err
 		case <-ctx.Done():
-			f.leave(uri, fl, user)
+			f.leave(key, fl, user)
 			return "", ctx.Err()
 		}
 	}
 }
 
-func (f *fetches) join(uri string, progress func(replica.Progress)) (*flight, int) {
+func (f *fetches) join(key string, files service.Files, progress func(replica.Progress)) (*flight, int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fl := f.flights[uri]
+	fl := f.flights[key]
 	if fl == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		fl = &flight{cancel: cancel, done: make(chan struct{}), users: map[int]func(replica.Progress){}}
 		if f.flights == nil {
 			f.flights = map[string]*flight{}
 		}
-		f.flights[uri] = fl
-		go f.run(ctx, uri, fl)
+		f.flights[key] = fl
+		go f.run(ctx, key, files, fl)
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -200,11 +225,11 @@ func (f *fetches) join(uri string, progress func(replica.Progress)) (*flight, in
 	return fl, fl.next
 }
 
-func (f *fetches) run(ctx context.Context, uri string, fl *flight) {
-	path, err := f.fetcher.Fetch(ctx, uri, fl.report)
+func (f *fetches) run(ctx context.Context, key string, files service.Files, fl *flight) {
+	path, err := f.fetcher.Fetch(ctx, files, fl.report)
 	f.mu.Lock()
-	if f.flights[uri] == fl {
-		delete(f.flights, uri)
+	if f.flights[key] == fl {
+		delete(f.flights, key)
 	}
 	f.mu.Unlock()
 	fl.path, fl.err = path, err
@@ -212,7 +237,7 @@ func (f *fetches) run(ctx context.Context, uri string, fl *flight) {
 	close(fl.done)
 }
 
-func (f *fetches) leave(uri string, fl *flight, user int) {
+func (f *fetches) leave(key string, fl *flight, user int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fl.mu.Lock()
@@ -220,8 +245,8 @@ func (f *fetches) leave(uri string, fl *flight, user int) {
 	delete(fl.users, user)
 	if len(fl.users) == 0 {
 		fl.cancel()
-		if f.flights[uri] == fl {
-			delete(f.flights, uri)
+		if f.flights[key] == fl {
+			delete(f.flights, key)
 		}
 	}
 }

@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
@@ -33,13 +31,17 @@ type running struct {
 	spec         workload.Process // resolved
 	env          []string
 	port         int
-	grpcPort     int // 0 when the process is told none
-	metricsPort  int // the same
-	kvEventsPort int // the same
+	grpcPort     int   // 0 when the process is told none
+	metricsPort  int   // the same
+	kvEventsPort int   // the same
+	rankPorts    []int // of its further data-parallel ranks, behind one of those above
 	gpus         []int
 	need         residency.Need          // what it holds
 	took         bool                    // it holds that
 	model        string                  // path
+	parts        []string                // paths of its parts, nil for a model of one
+	laid         []laid                  // where these lie; nil when adopted
+	root         string                  // where a container has the model, "" for where it has others
 	adapters     map[string]string       // paths, by name
 	peers        map[service.Role]string // addresses it was told
 	memory       string                  // control group, "" when none
@@ -61,14 +63,18 @@ func (r *running) grace() time.Duration {
 }
 
 // launch waits for what the replica needs and starts its process.
-func (u *unit) launch() (*running, error) {
+func (u *unit) launch() (_ *running, err error) {
 	c := u.component.Load()
 	if c.Process == nil {
 		return nil, failf("NotRunnable", "%s has no command to run on one machine: give its runtime's %s a local.command", u.o.key, u.role)
 	}
 	// Looked for before the model is fetched: without it the files are no use.
 	r := &running{}
-	var err error
+	defer func() {
+		if err != nil && len(r.parts) > 0 {
+			u.p.clearLayout(u.id)
+		}
+	}()
 	if ct := c.Process.Container; ct != nil {
 		r.container = &contained{name: containerName(u.id)}
 		r.container.engine, err = u.engine(ct.Image)
@@ -78,10 +84,13 @@ func (u *unit) launch() (*running, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.model, r.adapters, err = u.fetch(); err != nil {
+	if r.model, r.parts, r.adapters, err = u.fetch(); err != nil {
 		return nil, err
 	}
 	if err := u.sameFiles(func(uri string) string { return u.files.fetched[uri] }); err != nil {
+		return nil, err
+	}
+	if err := u.lay(r); err != nil {
 		return nil, err
 	}
 	if !u.model.Verbatim {
@@ -269,7 +278,7 @@ func (u *unit) start(r *running, s workload.Process) error {
 	if err := r.takePorts(&u.p.ports, s); err != nil {
 		return err
 	}
-	r.peers, r.verbatim = u.o.addresses(u.role), u.model.Verbatim
+	r.peers, r.verbatim, r.root = u.o.addresses(u.role), u.model.Verbatim, u.model.Parts.Root()
 	var err error
 	if r.spec, err = s.Resolve(r.location()); err != nil {
 		return failf("InvalidCommand", "%s", oneLine(err.Error()))
@@ -293,7 +302,7 @@ func (u *unit) start(r *running, s workload.Process) error {
 		return err
 	}
 	if err := r.proc.Outside(); err != nil {
-		r.note = notEnforced(r.spec.MemoryBytes, err)
+		u.noLimit(r, err)
 	}
 	if err := u.p.records.write(u.record(r)); err != nil {
 		u.p.cfg.Logger.Warn("a replica's record could not be written; the next start of Roundhouse cannot adopt it", "replica", u.id, "error", err)
@@ -342,6 +351,9 @@ func neverRuns(err error) string {
 // on record before it exists.
 func (u *unit) prepare(r *running) error {
 	if r.container != nil { // its folder and its limit are the engine's
+		if why := r.container.engine.NoMemoryLimits; why != "" && r.spec.MemoryBytes > 0 {
+			u.noLimit(r, errors.New(why))
+		}
 		return u.makeRecord(r)
 	}
 	if dir := r.spec.WorkingDir; dir != "" {
@@ -352,8 +364,7 @@ func (u *unit) prepare(r *running) error {
 	if r.spec.MemoryBytes > 0 {
 		var err error
 		if r.memory, err = u.p.memory.make(u.id, r.spec.MemoryBytes); err != nil {
-			r.note = notEnforced(r.spec.MemoryBytes, err)
-			u.p.cfg.Logger.Warn("a memory limit is not enforced", "replica", u.id, "error", err)
+			u.noLimit(r, err)
 		}
 	}
 	return u.makeRecord(r)
@@ -377,8 +388,10 @@ func (u *unit) makeFiles(r *running) error {
 	return u.p.records.write(u.record(r))
 }
 
-func notEnforced(bytes int64, err error) string {
-	return fmt.Sprintf("its memory limit of %d MiB is not enforced: %s", bytes>>20, oneLine(err.Error()))
+// noLimit tells people that the replica has no limit of memory.
+func (u *unit) noLimit(r *running, why error) {
+	r.note = fmt.Sprintf("its memory limit of %d MiB is not enforced: %s", r.spec.MemoryBytes>>20, oneLine(why.Error()))
+	u.p.cfg.Logger.Warn("a memory limit is not enforced", "replica", u.id, "error", why)
 }
 
 func (u *unit) record(r *running) record {
@@ -386,13 +399,15 @@ func (u *unit) record(r *running) record {
 	created, restarts, files := u.view.Created, u.view.Restarts, u.view.Files
 	u.o.mu.Unlock()
 	rec := record{ID: u.id, Service: u.o.key, Role: u.role, Revision: u.revision, Port: r.port, GRPCPort: r.grpcPort, MetricsPort: r.metricsPort, KVEventsPort: r.kvEventsPort,
-		GPUs: r.gpus, Need: r.need, Model: r.model, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts,
+		GPUs: r.gpus, Need: r.need, Model: r.model, Parts: r.parts, Adapters: r.adapters, Files: files, Peers: r.peers, Memory: r.memory, Created: created, Started: r.started, Restarts: restarts,
 		Asleep: r.asleep, AsleepSince: r.asleepSince, Turning: r.turning}
 	if r.proc != nil {
 		rec.Process = r.proc.Identity()
 	}
 	if r.container != nil {
 		rec.Engine, rec.MorePorts = r.container.engine.Name, r.container.more
+	} else {
+		rec.MorePorts = r.rankPorts
 	}
 	return rec
 }
@@ -416,8 +431,11 @@ func (u *unit) started(r *running) {
 		m := u.component.Load().Exports()
 		m.Port = int32(r.metricsPort)
 		v.Metrics = v.MetricsAt(m)
+		v.DataParallel = service.DataParallelOf(r.spec.Command)
 		if r.container == nil { // whose port for them is not published
 			v.KVEvents = service.KVEventsOf(r.spec.Command)
+		} else if v.DataParallel.Ports {
+			v.DataParallel = service.DataParallel{} // nor are those of other ranks
 		}
 	})
 }
@@ -437,7 +455,7 @@ func (u *unit) adopt(r *running) error {
 		return errors.New("the addresses of the roles that it calls have changed")
 	}
 	var err error
-	r.verbatim = u.model.Verbatim
+	r.verbatim, r.root = u.model.Verbatim, u.model.Parts.Root()
 	if (c.Process.Container != nil) != (r.container != nil) {
 		return errors.New("its revision runs it another way")
 	}
@@ -449,40 +467,6 @@ func (u *unit) adopt(r *running) error {
 	}
 	u.started(r)
 	return nil
-}
-
-// takePorts takes the process's port, and those that its process is told besides.
-func (r *running) takePorts(p *ports, s workload.Process) error {
-	wanted, c := []*int{&r.port}, s.Container
-	if c != nil && c.GRPCPort > 0 || c == nil && names(s, "GRPCPort") {
-		wanted = append(wanted, &r.grpcPort)
-	}
-	if c != nil && c.MetricsPort > 0 || c == nil && names(s, "MetricsPort") {
-		wanted = append(wanted, &r.metricsPort)
-	}
-	if c != nil {
-		r.container.more = make([]int, len(c.More))
-		for i := range c.More {
-			wanted = append(wanted, &r.container.more[i])
-		}
-	} else if names(s, "KVEventsPort") {
-		wanted = append(wanted, &r.kvEventsPort)
-	}
-	ports, err := p.take(len(wanted))
-	if err != nil {
-		return err
-	}
-	for i, at := range wanted {
-		*at = ports[i]
-	}
-	return nil
-}
-
-// names reports whether the process is told a field of its place.
-func names(s workload.Process, field string) bool {
-	has := func(t string) bool { return strings.Contains(t, field) }
-	return slices.ContainsFunc(s.Command, has) ||
-		slices.ContainsFunc(s.Env, func(e corev1.EnvVar) bool { return has(e.Value) })
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

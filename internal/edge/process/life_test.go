@@ -155,6 +155,25 @@ func TestReadinessLost(t *testing.T) {
 	}
 }
 
+// A server that is killed is often seen to answer no more before it is seen to have
+// ended. That is no failed start, and no reason to make its next one wait longer.
+func TestKilledAfterUnready(t *testing.T) {
+	ready := httpProbe("/healthz")
+	ready.PeriodSeconds, ready.FailureThreshold = 1, 1
+	restart := Restart{Min: time.Second, Max: time.Hour, Settled: time.Nanosecond}
+	sub, k, r := one(t, open(t, Config{Restart: restart}), "dying", platformtest.Server{UnreadyAfter: 100 * time.Millisecond, Readiness: ready})
+	for range 2 {
+		r = sub.Await(k, "not ready", phase(replica.Starting, "NotReady"))[0]
+		if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		f := sub.Await(k, "killed", phase(replica.Failed, "Killed"))[0]
+		if wait := time.Until(f.Restart); f.FailedStarts != 0 || wait > restart.Min {
+			t.Errorf("%d failed starts, the next in %s; it was ready before it was killed", f.FailedStarts, wait)
+		}
+	}
+}
+
 func TestProbes(t *testing.T) {
 	p := open(t, Config{})
 	for name, s := range map[string]platformtest.Server{

@@ -14,6 +14,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
+	"roundhouse.dev/roundhouse/internal/decide/selection"
 )
 
 // TestProcessTrees: children count with the replica that started them, also those
@@ -116,6 +117,28 @@ func TestDriversGPUs(t *testing.T) {
 		if _, got := Discover(t.Context()); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", visible, got, want)
 		}
+	}
+}
+
+// TestDriverDescribesGPUs: what is in brackets is not known, and a driver that does not
+// know the question about compute capabilities still names its GPUs.
+func TestDriverDescribesGPUs(t *testing.T) {
+	t.Setenv(devicesVariable, "")
+	names, memory := []string{"1", "GPU-aa", "MIG-x"}, []int64{80 << 30, 0}
+	const about = `*pci.device_id*) printf '0, GPU-aa11, NVIDIA L4, 0x27B810DE\n1, GPU-bb22, NVIDIA H100 80GB HBM3, [N/A]\n';; `
+	h100, l4 := selection.GPU{Name: "NVIDIA H100 80GB HBM3", Memory: 80 << 30}, selection.GPU{Name: "NVIDIA L4", PCIDevice: "27b8", PCIVendor: "10de"}
+	driver(t, `case "$1" in `+about+`*) echo 'Field "compute_cap" is not a valid field to query.'; exit 2;; esac`)
+	if got := Describe(t.Context(), names, memory); !slices.Equal(got, []selection.GPU{h100, l4, {}}) {
+		t.Errorf("an older driver: %+v", got)
+	}
+	driver(t, `case "$1" in `+about+`*compute_cap*) printf 'GPU-aa11, 8.9\nGPU-bb22, 9.0\n';; esac`)
+	h100.Capability, l4.Capability = "9.0", "8.9"
+	if got := Describe(t.Context(), names, memory); !slices.Equal(got, []selection.GPU{h100, l4, {}}) {
+		t.Errorf("got %+v", got)
+	}
+	t.Setenv(devicesVariable, "3")
+	if got := Describe(t.Context(), names, memory); !slices.Equal(got, []selection.GPU{{Memory: 80 << 30}, {}, {}}) {
+		t.Errorf("made up: %+v", got)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 func TestConfigValidate(t *testing.T) {
@@ -112,6 +113,29 @@ func TestDiscoverAsksTheDriver(t *testing.T) {
 	}
 	if got, _ := Discover(t.Context()); len(got) != 2 {
 		t.Errorf("nvidia-smi lists 2: %v", got)
+	}
+}
+
+// TestPortsOfRanks: each data-parallel rank has a port, in a row, and all are given back.
+func TestPortsOfRanks(t *testing.T) {
+	p := &ports{host: "127.0.0.1"}
+	r := &running{}
+	s := workload.Process{Command: []string{"vllm", "serve", "m", "-dp", "3", "--port", "{{.Port}}", "--events", "{{.KVEventsPort}}"}}
+	if err := r.takePorts(p, s); err != nil || len(r.rankPorts) != 2 || r.rankPorts[0] != r.kvEventsPort+1 || r.rankPorts[1] != r.kvEventsPort+2 || len(p.given) != 4 {
+		t.Errorf("%v: %d, %d and %v; %d are given", err, r.port, r.kvEventsPort, r.rankPorts, len(p.given))
+	}
+	p.free(append(r.rankPorts, r.port, r.kvEventsPort)...)
+	s.Command = append(s.Command, "--data-parallel-multi-port-external-lb")
+	if err := r.takePorts(p, s); err != nil || len(r.rankPorts) != 4 || r.rankPorts[0] != r.port+1 || len(p.given) != 6 {
+		t.Errorf("%v: %d, %d and %v; %d are given", err, r.port, r.kvEventsPort, r.rankPorts, len(p.given))
+	}
+	p.free(append(r.rankPorts, r.port, r.kvEventsPort)...)
+	for port := firstPort; port <= lastPort; port += 2 {
+		p.hold(port)
+	}
+	given := len(p.given)
+	if err := r.takePorts(p, s); err == nil || len(p.given) != given {
+		t.Errorf("%v, %d ports are given, %d were", err, len(p.given), given)
 	}
 }
 
@@ -302,6 +326,9 @@ func TestEnvValue(t *testing.T) {
 	field := func(path string) *corev1.EnvVarSource {
 		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
 	}
+	secret := func(name, key string, optional *bool) *corev1.EnvVarSource {
+		return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: key, Optional: optional}}
+	}
 	yes := true
 	for _, c := range []struct {
 		e    corev1.EnvVar
@@ -317,8 +344,15 @@ func TestEnvValue(t *testing.T) {
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Optional: &yes}}}, "", false, false},
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Optional: &yes}}}, "", false, false},
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}}, "", false, true},
+		{corev1.EnvVar{ValueFrom: secret("hub", "token", nil)}, "t0ken", true, false},
+		{corev1.EnvVar{ValueFrom: secret("hub", "other", nil)}, "", false, true},
+		{corev1.EnvVar{ValueFrom: secret("hub", "other", &yes)}, "", false, false},
+		{corev1.EnvVar{ValueFrom: secret("none", "token", nil)}, "", false, true},
 	} {
-		got, ok, err := value(c.e, "iris-1", "ns", "127.0.0.1")
+		u := &unit{id: "iris-1", o: &owner{key: service.Key{Namespace: "ns", Name: "iris"}}, p: &Platform{cfg: Config{Secret: func(k service.Key) (*service.Secret, bool) {
+			return &service.Secret{Data: map[string]service.Hidden{"token": service.Hide("t0ken")}}, k == service.Key{Namespace: "ns", Name: "hub"}
+		}}}}
+		got, ok, err := u.value(c.e, "127.0.0.1")
 		if got != c.want || ok != c.ok || (err != nil) != c.err {
 			t.Errorf("%+v: %q, %v, %v", c.e, got, ok, err)
 		}

@@ -87,6 +87,7 @@ func New(cfg Config) (*Platform, error) {
 	}
 	if cfg.Devices == nil {
 		cfg.Devices, cfg.DeviceMemory = Discover(context.Background())
+		cfg.GPUs = Describe(context.Background(), cfg.Devices, cfg.DeviceMemory)
 	}
 	p := &Platform{cfg: cfg, records: records(filepath.Join(cfg.Dir, "replicas")), gpus: newGPUs(cfg.Devices, cfg.DeviceMemory, mainMemory()),
 		fetches: fetches{fetcher: cfg.Fetcher}, engines: &containers.Finder{Mode: mode}, memory: newMemoryGroups(), ports: ports{host: cfg.Host, file: sharedPorts()}, checks: checks{executable: cfg.Executable},
@@ -130,7 +131,7 @@ func writable(dir string) error {
 
 // Host tells what can run here, and answers what it is asked.
 func (p *Platform) Host(ctx context.Context, ask ...selection.Check) (selection.Host, error) {
-	return selection.Host{Programs: p.programs.list(p.cfg.Now()), Accelerators: len(p.gpus.names),
+	return selection.Host{Programs: p.programs.list(p.cfg.Now()), Accelerators: len(p.gpus.names), GPUs: p.cfg.GPUs,
 		Containers: p.engines.Host(ctx), MemoryBytes: p.gpus.shared().Memory, Answers: p.checks.answer(ctx, ask)}, ctx.Err()
 }
 

@@ -7,11 +7,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // ports finds free ports. A port is found by listening on it and letting go
@@ -78,6 +84,36 @@ func (p *ports) take(n int) ([]int, error) {
 	return out, nil
 }
 
+// takeRun gives n ports that follow one another.
+func (p *ports) takeRun(n int) ([]int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for range portDraws {
+		first := firstPort + rand.IntN(lastPort-firstPort-n+2)
+		if out := p.freeRun(first, n); len(out) == n {
+			p.mark(out)
+			return out, nil
+		}
+	}
+	return nil, fmt.Errorf("no %d free ports in a row between %d and %d, which a process with as many data-parallel ranks needs", n, firstPort, lastPort)
+}
+
+// freeRun locks n ports from first on; nil if one is not free.
+func (p *ports) freeRun(first, n int) (out []int) {
+	for port := first; port < first+n; port++ {
+		l, err := net.Listen("tcp", net.JoinHostPort(p.host, strconv.Itoa(port)))
+		if err == nil {
+			_ = l.Close()
+		}
+		if err != nil || p.given[port] || !p.file.lock(port) {
+			p.release(out)
+			return nil
+		}
+		out = append(out, port)
+	}
+	return out
+}
+
 // hold marks the ports of a process that runs as given.
 func (p *ports) hold(ports ...int) {
 	p.mu.Lock()
@@ -110,6 +146,67 @@ func (p *ports) release(ports []int) {
 	for _, port := range ports {
 		p.file.unlock(port)
 	}
+}
+
+// takePorts takes the process's port, and those that its process is told besides.
+func (r *running) takePorts(p *ports, s workload.Process) error {
+	ranks := service.DataParallelOf(s.Command)
+	wanted, perRank := r.wantedPorts(s, ranks)
+	ports, err := p.take(len(wanted))
+	if err != nil {
+		return err
+	}
+	for i, at := range wanted {
+		*at = ports[i]
+	}
+	r.rankPorts = nil
+	for _, at := range perRank {
+		run, err := p.takeRun(ranks.Local)
+		if err != nil {
+			p.free(ports...)
+			return err
+		}
+		ports = append(ports, run...)
+		*at, r.rankPorts = run[0], append(r.rankPorts, run[1:]...)
+	}
+	return nil
+}
+
+// wantedPorts are the ports that the process needs; perRank are those of which each of
+// its data-parallel ranks needs one, in a row.
+func (r *running) wantedPorts(s workload.Process, ranks service.DataParallel) (wanted, perRank []*int) {
+	c := s.Container
+	if c == nil && ranks.Ports {
+		perRank = append(perRank, &r.port)
+	} else {
+		wanted = append(wanted, &r.port)
+	}
+	if c != nil && c.GRPCPort > 0 || c == nil && names(s, "GRPCPort") {
+		wanted = append(wanted, &r.grpcPort)
+	}
+	if c != nil && c.MetricsPort > 0 || c == nil && names(s, "MetricsPort") {
+		wanted = append(wanted, &r.metricsPort)
+	}
+	switch {
+	case c != nil:
+		r.container.more = make([]int, len(c.More))
+		for i := range c.More {
+			wanted = append(wanted, &r.container.more[i])
+		}
+	case !names(s, "KVEventsPort"):
+	case ranks.Local > 1:
+		perRank = append(perRank, &r.kvEventsPort)
+	default:
+		wanted = append(wanted, &r.kvEventsPort)
+	}
+	return wanted, perRank
+}
+
+// names reports whether the process is told a field of its place.
+func names(s workload.Process, field string) bool {
+	has := func(t string) bool { return strings.Contains(t, field) }
+	return slices.ContainsFunc(s.Command, has) ||
+		slices.ContainsFunc(s.Env, func(e corev1.EnvVar) bool { return has(e.Value) })
 }
 
 // portFile is a file that all Roundhouses of a user on this machine share. Who

@@ -32,6 +32,7 @@ type record struct {
 	GPUs         []int                   `json:"gpus,omitempty"`
 	Need         residency.Need          `json:"need,omitzero"` // of which it holds these; zero in records of older versions
 	Model        string                  `json:"modelPath,omitempty"`
+	Parts        []string                `json:"partPaths,omitempty"`
 	Adapters     map[string]string       `json:"adapterPaths,omitempty"`
 	Files        string                  `json:"files,omitempty"` // their fingerprint
 	Peers        map[service.Role]string `json:"peers,omitempty"`
@@ -121,6 +122,7 @@ func (p *Platform) Models() (paths []string) {
 		if r.Model != "" {
 			paths = append(paths, r.Model)
 		}
+		paths = append(paths, r.Parts...)
 		paths = slices.AppendSeq(paths, maps.Values(r.Adapters))
 	}
 	return paths

@@ -94,15 +94,15 @@ type gate struct {
 	err   error
 }
 
-func (g *gate) Fetch(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
+func (g *gate) Fetch(ctx context.Context, f service.Files, progress func(done, total int64)) (string, error) {
 	g.calls.Add(1)
 	if g.open == nil {
-		return "/models" + strings.TrimPrefix(uri, "test:/"), g.err
+		return "/models" + strings.TrimPrefix(f.URI, "test:/"), g.err
 	}
 	progress(1<<20, 4<<20)
 	select {
 	case <-g.open:
-		return "/models/" + strings.TrimPrefix(uri, "test://"), g.err
+		return "/models/" + strings.TrimPrefix(f.URI, "test://"), g.err
 	case <-ctx.Done():
 		g.left.Add(1)
 		return "", ctx.Err()

@@ -169,7 +169,7 @@ func (w *supervisor) fallAsleep(level int) (gone bool) {
 	})
 	r.turning = false
 	w.write()
-	w.ready = time.Time{}
+	w.unready()
 	return false
 }
 

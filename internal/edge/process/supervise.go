@@ -15,9 +15,10 @@ import (
 type supervisor struct {
 	u       *unit
 	r       *running
-	ready   time.Time // since when it is ready; zero while not
-	ever    bool      // it has been ready
-	watched bool      // the liveness probe is being asked
+	ready   time.Time     // since when it is ready; zero while not
+	longest time.Duration // the longest that it was ready before
+	ever    bool          // it has been ready
+	watched bool          // the liveness probe is being asked
 	readyProbe,
 	liveProbe *prober
 	oom int // processes ended for want of memory before this one started
@@ -89,7 +90,7 @@ func newSupervisor(u *unit, r *running) *supervisor {
 func (w *supervisor) judged(ctx context.Context, ok bool) *failure {
 	u := w.u
 	if ok && !w.ever && !w.r.adopted {
-		if err := u.sameFiles(func(uri string) string { return u.files.fingerprint(u.ending, uri) }); err != nil { // what it has read may be of both
+		if err := u.sameFiles(func(uri string) string { return u.files.fingerprint(u.ending, u.model.Credentials.Of(uri)) }); err != nil { // what it has read may be of both
 			return w.end(replica.ReasonModelChanged, err.Error())
 		}
 	}
@@ -99,18 +100,22 @@ func (w *supervisor) judged(ctx context.Context, ok bool) *failure {
 	return nil
 }
 
-// lasted is how long it has been ready.
+// lasted is how long it has been ready, the longest time that it was: a process that
+// dies is often seen to answer no more before it is seen to have ended. 0 means never.
 func (w *supervisor) lasted() time.Duration {
 	if w.ready.IsZero() {
-		return 0
+		return w.longest
 	}
-	return time.Since(w.ready)
+	return max(w.longest, time.Since(w.ready))
 }
+
+// unready notes that it is not ready.
+func (w *supervisor) unready() { w.longest, w.ready = w.lasted(), time.Time{} }
 
 // turned takes in that it became ready or ceased to be.
 func (w *supervisor) turned(ctx context.Context, ok bool) {
 	if !ok {
-		w.ready = time.Time{}
+		w.unready()
 		message := "no longer ready: " + w.readyProbe.last()
 		w.u.o.update(w.u, func(v *replica.Replica) {
 			v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Starting, "NotReady", message, time.Time{}

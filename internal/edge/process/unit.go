@@ -282,13 +282,17 @@ func (u *unit) release(r *running) {
 	if r.proc != nil {
 		child.EndMarked(replicaVariable, u.id, !r.adopted)
 	}
+	if len(r.parts) > 0 {
+		u.p.clearLayout(u.id)
+	}
 	u.p.memory.remove(r.memory)
 	u.p.ports.free(r.port, r.grpcPort, r.metricsPort, r.kvEventsPort)
+	u.p.ports.free(r.rankPorts...)
 	if r.container != nil {
 		u.p.ports.free(r.container.more...)
 	}
 	u.o.update(u, func(v *replica.Replica) {
-		v.GPUs, v.PID, v.HTTP, v.GRPC, v.Metrics, v.KVEvents = nil, 0, "", "", "", service.KVEvents{}
+		v.GPUs, v.PID, v.HTTP, v.GRPC, v.Metrics, v.KVEvents, v.DataParallel = nil, 0, "", "", "", service.KVEvents{}, service.DataParallel{}
 		if v.Phase == replica.Ready {
 			v.Phase = replica.Starting
 		}
@@ -314,6 +318,7 @@ func (p *Platform) load() error {
 	}
 	slices.SortFunc(recs, func(a, b record) int { return a.Created.Compare(b.Created) })
 	p.tidyFolders(recs)
+	p.tidyLayouts(recs)
 	var lost []record
 	for _, rec := range recs {
 		if rec.Turning {
@@ -345,12 +350,14 @@ func (p *Platform) take(rec record, proc *child.Process) {
 		p.owners[rec.Service] = o
 	}
 	r := &running{proc: proc, port: rec.Port, grpcPort: rec.GRPCPort, metricsPort: rec.MetricsPort, kvEventsPort: rec.KVEventsPort, gpus: rec.GPUs, need: rec.Need, memory: rec.Memory,
-		model: rec.Model, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true, asleep: rec.Asleep, asleepSince: rec.AsleepSince}
+		model: rec.Model, parts: rec.Parts, adapters: rec.Adapters, peers: rec.Peers, started: rec.Started, adopted: true, asleep: rec.Asleep, asleepSince: rec.AsleepSince}
 	if r.took = rec.Asleep == 0; r.took {
 		p.gpus.hold(rec.Service, r.need, rec.GPUs)
 	}
 	if rec.Engine != "" {
 		r.container = &contained{engine: containers.At(rec.Engine), name: containerName(rec.ID), more: rec.MorePorts}
+	} else {
+		r.rankPorts = rec.MorePorts
 	}
 	p.ports.hold(rec.Port, rec.GRPCPort, rec.MetricsPort, rec.KVEventsPort)
 	p.ports.hold(rec.MorePorts...)

@@ -1,8 +1,10 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,23 +38,15 @@ func (u *unit) binds(r *running) (out []containers.Bind, err error) {
 		}
 		out = append(out, containers.Bind{Source: source, Target: target, ReadOnly: readOnly})
 	}
-	model := func(source, target string) {
-		if st, err := os.Stat(source); err == nil && !st.IsDir() {
-			target += "/" + filepath.Base(source)
-		}
-		add(source, target, true)
-	}
+	root := cmp.Or(r.root, workload.ModelAt)
 	if !u.model.Verbatim {
-		if r.model != "" {
-			model(r.model, workload.ModelAt)
-		}
-		for name, at := range r.adapters {
-			model(at, workload.AdapterAt(name))
-		}
+		r.mount(root, func(source, target string) { add(source, target, true) })
 	}
+	models := out
 	for _, m := range r.spec.Container.Mounts {
 		switch {
-		case m.Memory, m.Target == workload.ModelAt && r.model != "" && !u.model.Verbatim:
+		case m.Memory, m.Target == root && r.model != "" && len(r.laid) == 0 && !u.model.Verbatim:
+		case slices.ContainsFunc(models, func(b containers.Bind) bool { return b.Target == m.Target }): // files of the model lie there
 		case m.Source != "" && m.SubPath == "":
 			add(m.Source, m.Target, m.ReadOnly)
 		case m.Source != "":
@@ -75,6 +69,25 @@ func (u *unit) binds(r *running) (out []containers.Bind, err error) {
 		}
 	}
 	return out, nil
+}
+
+// mount has a container get the model, at root, and its adapters.
+func (r *running) mount(root string, add func(source, target string)) {
+	whole := func(source, target string) {
+		if st, err := os.Stat(source); err == nil && !st.IsDir() {
+			target += "/" + filepath.Base(source)
+		}
+		add(source, target)
+	}
+	if len(r.laid) == 0 && r.model != "" {
+		whole(r.model, root)
+	}
+	for _, f := range r.laid {
+		add(f.source, path.Join(root, f.at))
+	}
+	for name, at := range r.adapters {
+		whole(at, workload.AdapterAt(name))
+	}
 }
 
 // within is the path of a place in a folder of this machine. A container that may

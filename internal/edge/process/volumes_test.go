@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/process/containers"
 )
@@ -120,5 +121,45 @@ func TestImageNamedAsFlag(t *testing.T) {
 	_, err := (&unit{ending: t.Context(), p: &Platform{}}).pull(&containers.Engine{Name: containers.Podman, Path: "/bin/true"}, &workload.Container{Image: "--all-tags"})
 	if err == nil || asFailure(err).reason != "InvalidImageName" {
 		t.Error(err)
+	}
+}
+
+// TestPartsInContainer: parts of a model are mounted where they lie, a volume of the
+// service's beside them stays, and a link out of a folder of this machine is refused,
+// since what is mounted by itself would be what the link leads to.
+func TestPartsInContainer(t *testing.T) {
+	base := t.TempDir()
+	one, two, secret := filepath.Join(base, "one"), filepath.Join(base, "two"), filepath.Join(base, "secret")
+	for _, at := range []string{one, two, secret} {
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opened := func(paths ...string) (*unit, *running) {
+		u, r, _, _ := planted(t)
+		u.model = workload.Model{Parts: service.Parts{{URI: "file://" + one, Path: paths[0]}, {URI: "file://" + two, Path: paths[1]}}}
+		r.root, r.parts = u.model.Parts.Root(), []string{one, two}
+		r.spec.Container.Mounts = []workload.Mount{{Target: r.root, Source: secret}, {Target: r.root + "/a", Source: secret}}
+		return u, r
+	}
+	u, r := opened("/data/a", "/data/b")
+	if err := u.lay(r); err != nil {
+		t.Fatal(err)
+	}
+	got, err := u.binds(r)
+	want := []containers.Bind{{Source: one, Target: "/data/a", ReadOnly: true}, {Source: two, Target: "/data/b", ReadOnly: true}, {Source: secret, Target: "/data"}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v %v, want %v", got, err, want)
+	}
+
+	if err := os.Symlink(secret, filepath.Join(one, "evil")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(".", filepath.Join(two, "here")); err != nil {
+		t.Fatal(err)
+	}
+	u, r = opened("/data", "/data")
+	if err := u.lay(r); err == nil || !strings.Contains(err.Error(), "evil of file://"+one) || !strings.Contains(err.Error(), "lies outside") {
+		t.Errorf("a link out of a folder: %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func (e *Engine) Args(s Spec) []string {
 		out = append(out, "--env="+name)
 	}
 	out = append(out, e.facts.limits(e.Name)...)
-	out = append(out, resources(p)...)
+	out = append(out, e.resources(p)...)
 	out = append(out, mounts(s)...)
 	out = append(out, e.devices(s.GPUs)...)
 	out = append(out, identity(c, s.ImageUser)...)
@@ -100,9 +100,10 @@ func (e *Engine) drops(c *workload.Container) []string {
 	return out
 }
 
-// resources bound what a container takes. It gets no swap beyond its memory.
-func resources(p *workload.Process) (out []string) {
-	if p.MemoryBytes > 0 {
+// resources bound what a container takes. It gets no swap beyond its memory. An engine
+// that cannot limit memory refuses some containers that ask for it.
+func (e *Engine) resources(p *workload.Process) (out []string) {
+	if p.MemoryBytes > 0 && e.NoMemoryLimits == "" {
 		n := strconv.FormatInt(p.MemoryBytes, 10)
 		out = append(out, "--memory="+n, "--memory-swap="+n)
 	}

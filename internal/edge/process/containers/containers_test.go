@@ -37,6 +37,8 @@ func TestArgs(t *testing.T) {
 		"args": {Engine{Name: Podman}, Spec{Process: workload.Process{Command: []string{"--port=1"}, Container: &workload.Container{Image: "i"}}}, "i --port=1", "--entrypoint"},
 		"limits": {Engine{Name: Podman}, Spec{Process: workload.Process{MemoryBytes: 1 << 20, Container: &workload.Container{Image: "i", CPUs: 1.5, SharedMemory: 64}}},
 			"--memory=1048576 --memory-swap=1048576 --cpus=1.500 --shm-size=64", ""},
+		"limits that it has not": {Engine{Name: Podman, NoMemoryLimits: "no group"}, Spec{Process: workload.Process{MemoryBytes: 1 << 20, Container: &workload.Container{Image: "i", CPUs: 1.5}}},
+			"--cpus=1.500", "--memory"},
 		"variables": {Engine{Name: Podman}, Spec{EnvFile: "/f/env", Inherited: []string{"CERT"}, Process: plain(workload.Container{})}, "--env-file=/f/env --env=CERT", ""},
 		"volumes": {Engine{Name: Podman}, Spec{Mounts: []Bind{{"/m", "/mnt/models", true}, {"/s", "/scratch", false}},
 			Process: plain(workload.Container{Mounts: []workload.Mount{{Target: "/cache", Memory: true, Size: 10}}})},
@@ -87,20 +89,23 @@ func TestFacts(t *testing.T) {
 
 func TestParseInfo(t *testing.T) {
 	for name, c := range map[string]struct {
-		engine, text, version string
-		rootless              bool
-		err                   string
+		engine, text string
+		want         info
+		err          string
 	}{
-		"podman":          {Podman, `{"host":{"security":{"rootless":true}},"version":{"Version":"4.3.1"}}`, "4.3.1", true, ""},
-		"docker":          {Docker, `{"ServerVersion":"27.1","OSType":"linux","SecurityOptions":["name=seccomp","name=rootless"]}`, "27.1", true, ""},
-		"docker, no root": {Docker, `{"ServerErrors":["Cannot connect to the Docker daemon"]}`, "", false, "Cannot connect"},
-		"docker, empty":   {Docker, `{}`, "", false, "does not answer"},
-		"docker, windows": {Docker, `{"ServerVersion":"27.1","OSType":"windows"}`, "", false, "windows"},
-		"no JSON":         {Podman, `oops`, "", false, "podman info"},
+		"podman":              {Podman, `{"host":{"security":{"rootless":true}},"version":{"Version":"4.3.1"}}`, info{version: "4.3.1", rootless: true}, ""},
+		"podman, limits":      {Podman, `{"host":{"cgroupControllers":["cpu","memory"]},"version":{"Version":"4.3.1"}}`, info{version: "4.3.1"}, ""},
+		"podman, no limits":   {Podman, `{"host":{"cgroupControllers":[],"security":{"rootless":true}},"version":{"Version":"4.3.1"}}`, info{"4.3.1", true, true}, ""},
+		"docker":              {Docker, `{"ServerVersion":"27.1","OSType":"linux","MemoryLimit":true,"SecurityOptions":["name=seccomp","name=rootless"]}`, info{version: "27.1", rootless: true}, ""},
+		"docker, no limits":   {Docker, `{"ServerVersion":"27.1","MemoryLimit":false}`, info{version: "27.1", unlimited: true}, ""},
+		"docker, not root":    {Docker, `{"ServerErrors":["Cannot connect to the Docker daemon"]}`, info{}, "Cannot connect"},
+		"docker, empty":       {Docker, `{}`, info{}, "does not answer"},
+		"docker, for Windows": {Docker, `{"ServerVersion":"27.1","OSType":"windows"}`, info{}, "windows"},
+		"no JSON":             {Podman, `oops`, info{}, "podman info"},
 	} {
-		version, rootless, err := parseInfo(c.engine, []byte(c.text))
-		if version != c.version || rootless != c.rootless || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: %q %v %v", name, version, rootless, err)
+		got, err := parseInfo(c.engine, []byte(c.text))
+		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %+v %v", name, got, err)
 		}
 	}
 }

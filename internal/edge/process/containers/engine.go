@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,7 +57,9 @@ type Engine struct {
 	Name    string // Podman or Docker
 	Version string
 	Path    string
-	facts   facts
+	// NoMemoryLimits is why limits of memory have no effect; "" where they have.
+	NoMemoryLimits string
+	facts          facts
 }
 
 // String is name and version.
@@ -177,7 +180,7 @@ func (f *Finder) Host(ctx context.Context) selection.Containers {
 	if e == nil {
 		return selection.Containers{Lacks: lacks}
 	}
-	return selection.Containers{Engine: e.String(), NoGPUs: f.noGPUs}
+	return selection.Containers{Engine: e.String(), NoGPUs: f.noGPUs, NoMemoryLimits: e.NoMemoryLimits}
 }
 
 // find looks for an engine that answers.
@@ -227,15 +230,27 @@ func (e *Engine) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.Version, e.facts.rootless, err = parseInfo(e.Name, []byte(out))
+	said, err := parseInfo(e.Name, []byte(out))
+	e.Version, e.facts.rootless = said.version, said.rootless
+	if said.unlimited {
+		e.NoMemoryLimits = e.Name + " has no control group for memory here: run it as root, or on a machine with control groups of version 2"
+	}
 	return err
 }
 
+// info is what an engine says of itself.
+type info struct {
+	version   string
+	rootless  bool
+	unlimited bool // limits of memory have no effect
+}
+
 // parseInfo reads what an engine says of itself.
-func parseInfo(name string, text []byte) (version string, rootless bool, err error) {
+func parseInfo(name string, text []byte) (said info, err error) {
 	var podman struct {
 		Host struct {
-			Security struct{ Rootless bool }
+			Security          struct{ Rootless bool }
+			CgroupControllers *[]string // what containers are limited by
 		}
 		Version struct{ Version string }
 	}
@@ -244,26 +259,26 @@ func parseInfo(name string, text []byte) (version string, rootless bool, err err
 		ServerErrors    []string
 		SecurityOptions []string
 		OSType          string
+		MemoryLimit     *bool // limits of memory have an effect
 	}
 	if name == Podman {
 		if err := json.Unmarshal(text, &podman); err != nil {
-			return "", false, fmt.Errorf("podman info: %w", err)
+			return info{}, fmt.Errorf("podman info: %w", err)
 		}
-		return podman.Version.Version, podman.Host.Security.Rootless, nil
+		h := &podman.Host
+		return info{podman.Version.Version, h.Security.Rootless, h.CgroupControllers != nil && !slices.Contains(*h.CgroupControllers, "memory")}, nil
 	}
 	if err := json.Unmarshal(text, &docker); err != nil {
-		return "", false, fmt.Errorf("docker info: %w", err)
+		return info{}, fmt.Errorf("docker info: %w", err)
 	}
 	switch {
 	case len(docker.ServerErrors) > 0: // its client exits with 0
-		return "", false, errors.New(docker.ServerErrors[0])
+		return info{}, errors.New(docker.ServerErrors[0])
 	case docker.ServerVersion == "":
-		return "", false, errors.New("its daemon does not answer")
+		return info{}, errors.New("its daemon does not answer")
 	case docker.OSType != "" && docker.OSType != "linux":
-		return "", false, fmt.Errorf("it runs containers of %s, and images of models are Linux's", docker.OSType)
+		return info{}, fmt.Errorf("it runs containers of %s, and images of models are Linux's", docker.OSType)
 	}
-	for _, o := range docker.SecurityOptions {
-		rootless = rootless || strings.Contains(o, "rootless")
-	}
-	return docker.ServerVersion, rootless, nil
+	rootless := slices.ContainsFunc(docker.SecurityOptions, func(o string) bool { return strings.Contains(o, "rootless") })
+	return info{docker.ServerVersion, rootless, docker.MemoryLimit != nil && !*docker.MemoryLimit}, nil
 }
