@@ -19,6 +19,7 @@ type api struct {
 	ready  func() bool // of the server
 	// standby is the configuration's; nil: the server does not sleep.
 	standby func(asleep bool)
+	shared  bool // clients may register shared memory
 }
 
 func (a *api) getLive(w http.ResponseWriter, _ *http.Request) {
@@ -199,6 +200,8 @@ func (a *api) getAlive(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, []byte(`{"status":"alive"}`))
 }
 
+// listV1 answers as KServe v1 does, and as OpenAI does for models that answer its
+// clients: the two share the path, and no field.
 func (a *api) listV1(w http.ResponseWriter, _ *http.Request) {
 	list := []string{}
 	for _, m := range a.models.registry.index() {
@@ -206,9 +209,18 @@ func (a *api) listV1(w http.ResponseWriter, _ *http.Request) {
 			list = append(list, m.Name)
 		}
 	}
-	writeJSON(w, http.StatusOK, struct {
+	answer := struct {
 		Models []string `json:"models"`
-	}{list})
+		Object string   `json:"object,omitempty"`
+		Data   []any    `json:"data,omitempty"`
+	}{Models: list}
+	for _, i := range a.models.registry.routers() {
+		if i.routes.openAI() {
+			answer.Object = "list"
+			answer.Data = append(answer.Data, map[string]any{"id": i.name, "object": "model", "created": i.loaded.Unix(), "owned_by": a.models.Metadata().Name})
+		}
+	}
+	writeJSON(w, http.StatusOK, answer)
 }
 
 // statusV1 answers 503 for a model that does not serve, as KServe's probes

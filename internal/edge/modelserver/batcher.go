@@ -48,6 +48,7 @@ func batchConfig(s Settings, m Model) (batch.Config, error) {
 // that follow have goroutines of their own.
 type batcher struct {
 	instance *instance
+	config   batch.Config
 	log      *slog.Logger
 	queue    queueMeter
 	tracer   trace.Tracer // nil: no spans
@@ -61,12 +62,14 @@ type batcher struct {
 		timer    *time.Timer
 		due      time.Time // of the timer; zero: it is off
 		reported int       // as waiting
+		began    time.Time // of the batch whose end is the event of the step
 	}
 }
 
 // waiter is a request whose caller waits.
 type waiter struct {
 	request  *tensor.Request
+	arrived  time.Time
 	span     trace.SpanContext
 	answered chan struct{} // closed once the rest is set
 	response *tensor.Response
@@ -74,7 +77,7 @@ type waiter struct {
 }
 
 func newBatcher(c batch.Config, i *instance, queue queueMeter, tracer trace.Tracer, log *slog.Logger) *batcher {
-	b := &batcher{instance: i, log: log, queue: queue, tracer: tracer}
+	b := &batcher{instance: i, config: c, log: log, queue: queue, tracer: tracer}
 	b.mu.machine = batch.New(c)
 	b.mu.waiters, b.mu.runs = map[uint64]*waiter{}, map[uint64]context.CancelFunc{}
 	b.mu.timer = time.AfterFunc(time.Hour, b.tick)
@@ -89,7 +92,7 @@ func (b *batcher) infer(ctx context.Context, r *tensor.Request) (*tensor.Respons
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w := &waiter{request: r, span: trace.SpanContextFromContext(ctx), answered: make(chan struct{})}
+	w := &waiter{request: r, arrived: time.Now(), span: trace.SpanContextFromContext(ctx), answered: make(chan struct{})}
 	arrive := batch.NewArrive(0, r) // reads the request: not under the lock
 	b.mu.Lock()
 	b.mu.last++
@@ -153,6 +156,9 @@ func (b *batcher) step(e batch.Event, responses []*tensor.Response, err error) {
 func (b *batcher) finish(id uint64, r *tensor.Response, err error) {
 	if w := b.mu.waiters[id]; w != nil {
 		delete(b.mu.waiters, id)
+		if r != nil {
+			b.instance.meter.stats.waited(b.mu.began.Sub(w.arrived))
+		}
 		w.response, w.err = r, err
 		close(w.answered)
 	}
@@ -168,7 +174,11 @@ func (b *batcher) begin(run batch.Run) {
 	go func() {
 		defer b.instance.release()
 		ctx, end := b.trace(ctx, members)
+		began := time.Now()
 		responses, err := b.run(ctx, run.Requests)
+		if err == nil {
+			b.instance.meter.stats.executed(len(run.Requests), time.Since(began))
+		}
 		end(err)
 		cancel()
 		var ended batch.Event = batch.Done{Batch: run.Batch}
@@ -178,6 +188,7 @@ func (b *batcher) begin(run batch.Run) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(b.mu.runs, run.Batch)
+		b.mu.began = began
 		b.step(ended, responses, err)
 	}()
 }

@@ -37,6 +37,13 @@ type Config struct {
 	// Tracer records spans; nil: none are.
 	Tracer trace.Tracer
 
+	// Aliases are further names by which models are asked, and the models' own.
+	Aliases map[string]string
+
+	// SharedMemory is what the names of POSIX shared memory begin with, / or longer, in
+	// which clients of this machine may pass tensors; "": they may in none.
+	SharedMemory string
+
 	// LoadAtStartup loads every model of the repository when Run begins.
 	LoadAtStartup bool
 	// StrictShapes refuses tensors whose data do not fill their shape, of requests
@@ -170,7 +177,7 @@ func (c Config) Validate() error {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		wrong("tls_cert_file %q, tls_key_file %q: TLS needs both", c.TLS.CertFile, c.TLS.KeyFile)
 	}
-	return errors.Join(append(errs, c.Limits.validate())...)
+	return errors.Join(append(errs, c.Limits.validate(), validSharedPrefix(c.SharedMemory))...)
 }
 
 func (c *CORS) validate() error {

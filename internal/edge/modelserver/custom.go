@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
+	"time"
 )
 
 // customRoutes are the HTTP routes of one loaded model.
@@ -38,6 +41,17 @@ func newCustomRoutes(m Model) (*customRoutes, error) {
 		}
 	}
 	return c, nil
+}
+
+// openAIPaths are those by which clients of OpenAI's API ask models.
+var openAIPaths = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}
+
+// openAI reports whether clients of OpenAI's API may ask the model.
+func (c *customRoutes) openAI() bool {
+	return slices.ContainsFunc(openAIPaths, func(path string) bool {
+		_, pattern := c.mux.Handler(&http.Request{Method: http.MethodPost, URL: &url.URL{Path: path}})
+		return pattern != ""
+	})
 }
 
 // handle is mux.Handle with its panic over a pattern as an error.
@@ -75,6 +89,10 @@ func (c *customHandler) serve(w http.ResponseWriter, r *http.Request) bool {
 			continue
 		}
 		defer i.release()
+		if r.Method == http.MethodPost { // it may ask for inference, by another protocol
+			i.meter.begin()
+			defer i.meter.left()
+		}
 		c.serveRoute(w, r, i.routes.mux)
 		return true
 	}
@@ -96,15 +114,15 @@ func (c *customHandler) serveRoute(w http.ResponseWriter, r *http.Request, route
 		r.Header.Del("Content-Length")
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body.data)), int64(len(body.data))
 	}
-	answer := routeAnswer{header: http.Header{}, status: http.StatusOK}
+	r.Body = http.MaxBytesReader(w, r.Body, c.wire.maxBody)
+	answer := routeAnswer{header: http.Header{}, status: http.StatusOK, to: w, control: http.NewResponseController(w), timeout: c.wire.writeTimeout}
+	defer answer.end()
 	route.ServeHTTP(&answer, r)
-	for name, values := range answer.header {
-		for _, value := range values {
-			if value, ok := HeaderValue(value); ok {
-				w.Header().Add(name, value)
-			}
-		}
+	if answer.begun {
+		_ = answer.FlushError() // a client that left needs no answer
+		return
 	}
+	answer.setHeader()
 	if answer.status == http.StatusNoContent || answer.status == http.StatusNotModified {
 		w.WriteHeader(answer.status)
 		return
@@ -112,11 +130,51 @@ func (c *customHandler) serveRoute(w http.ResponseWriter, r *http.Request, route
 	c.wire.sendStatus(w, r, answer.status, answer.body...)
 }
 
-// routeAnswer is a route's answer, which it gives as a whole.
+// routeAnswer is a route's answer: a whole one, or from the first time that the route
+// flushes it, one that is sent as it comes and not compressed, as streams are.
 type routeAnswer struct {
-	header http.Header
-	status int
-	body   [][]byte
+	header  http.Header
+	status  int
+	body    [][]byte // not sent yet
+	to      http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration // to send a piece
+	begun   bool
+}
+
+// setHeader copies what may stand in a header.
+func (a *routeAnswer) setHeader() {
+	for name, values := range a.header {
+		for _, value := range values {
+			if value, ok := HeaderValue(value); ok {
+				a.to.Header().Add(name, value)
+			}
+		}
+	}
+}
+
+// FlushError sends what there is. It is for http.ResponseController.
+func (a *routeAnswer) FlushError() error {
+	if !a.begun {
+		a.begun = true
+		a.setHeader()
+		a.to.WriteHeader(a.status)
+	}
+	_ = a.control.SetWriteDeadline(time.Now().Add(a.timeout)) // in tests there is no connection
+	for _, part := range a.body {
+		if _, err := a.to.Write(part); err != nil {
+			return err
+		}
+	}
+	a.body = nil
+	return a.control.Flush()
+}
+
+// end leaves the connection to its next answer.
+func (a *routeAnswer) end() {
+	if a.begun {
+		_ = a.control.SetWriteDeadline(time.Time{})
+	}
 }
 
 // Header is the answer's.

@@ -79,14 +79,14 @@ func TestDocuments(t *testing.T) {
 	}
 
 	model := s.document(t, "/v2/models/a%20b/docs/dataplane.json")
-	if got := paths(model); len(got) != 12 || got[0] != "/v2/models/a%20b" || got[len(got)-1] != "/v2/models/a%20b/versions/{model_version}/ready" {
+	if got := paths(model); len(got) != 17 || got[0] != "/v2/models/a%20b" || got[len(got)-1] != "/v2/models/a%20b/versions/{model_version}/stats" {
 		t.Errorf("paths of a model: %v", got)
 	}
 	if p := model.Paths.Value("/v2/models/a%20b/versions/{model_version}/ready").Parameters; len(p) != 1 || p[0].Value.Name != "model_version" {
 		t.Errorf("parameters: %v", p)
 	}
 	version := s.document(t, "/v2/models/a%20b/versions/v1/docs/dataplane.json")
-	if got := paths(version); len(got) != 6 || got[0] != "/v2/models/a%20b/versions/v1" || version.Info.Title != "Data Plane for Model a b (v1)" {
+	if got := paths(version); len(got) != 8 || got[0] != "/v2/models/a%20b/versions/v1" || version.Info.Title != "Data Plane for Model a b (v1)" {
 		t.Errorf("paths of a version: %v, title %q", got, version.Info.Title)
 	}
 	if p := version.Paths.Value(paths(version)[0]).Parameters; len(p) != 0 {

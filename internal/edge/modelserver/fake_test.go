@@ -175,6 +175,18 @@ func (m *fakeStreamer) sum(in Requests, send func(*tensor.Response) error) error
 // fakeRouter is a fakeModel with routes.
 type fakeRouter struct{ fakeModel }
 
+// chat answers a piece at once, and the next when it is let go.
+func (m *fakeRouter) chat(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, "one,")
+	if http.NewResponseController(w).Flush() != nil {
+		return
+	}
+	m.fakes.entered <- struct{}{}
+	<-m.fakes.leave
+	_, _ = io.WriteString(w, "two")
+}
+
 func (m *fakeRouter) Routes() []Route {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "%s %s %s", r.Method, r.PathValue("id"), r.PathValue("rest"))
@@ -183,6 +195,7 @@ func (m *fakeRouter) Routes() []Route {
 		return []Route{{"GET", "/a/{x}/b", answer}, {"GET", "/a/b/{x}", answer}}
 	}
 	return []Route{{"POST", "/items/{id}", answer}, {"GET", "/items/{id}", answer}, {"GET", "/files/{rest:path}", answer}, {"GET", "/v2/health/live", answer},
+		{"POST", "/v1/chat/completions", http.HandlerFunc(m.chat)},
 		{"POST", "/mirror", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Encoding", r.Header.Get("Content-Encoding"))
 			w.Header().Set("X-Odd", "a\x00b\nc")

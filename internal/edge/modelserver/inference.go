@@ -49,8 +49,17 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, name, version strin
 	if err != nil {
 		return err
 	}
+	var shared *SharedOutputs
+	if p.binary {
+		if shared, err = a.models.TakeShared(r.RemoteAddr, request); err != nil {
+			return err
+		}
+	}
 	response, err := a.models.infer(r.Context(), name, version, request)
 	if err != nil {
+		return err
+	}
+	if response, err = shared.Place(response); err != nil {
 		return err
 	}
 	headers := TakeHeaders(response)
@@ -153,9 +162,20 @@ func (a *api) postStream(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
+	shared, err := a.models.TakeShared(r.RemoteAddr, request)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
 	events := &eventStream{events: &a.models.events, timeout: a.wire.writeTimeout, w: w, control: http.NewResponseController(w)}
 	once := func(yield func(*tensor.Request, error) bool) { yield(request, nil) }
-	err = a.models.inferStream(r.Context(), r.PathValue(modelName), r.PathValue(modelVersion), once, events.send)
+	err = a.models.inferStream(r.Context(), r.PathValue(modelName), r.PathValue(modelVersion), once, func(r *tensor.Response) error {
+		r, err := shared.Place(r)
+		if err != nil {
+			return err
+		}
+		return events.send(r)
+	})
 	switch {
 	case err == nil:
 		events.begin() // also when there were no responses

@@ -3,6 +3,7 @@ package modelserver
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 )
@@ -23,13 +24,14 @@ type instance struct {
 	// unfilled is set once a tensor whose data do not fill its shape has been logged.
 	unfilled atomic.Bool
 	users    atomic.Int64
+	loaded   time.Time
 	drained  chan struct{}
 }
 
 var instances atomic.Uint64 // that there have been
 
 func newInstance(m Model, name, version string) *instance {
-	i := &instance{model: m, name: name, version: version, number: instances.Add(1), drained: make(chan struct{})}
+	i := &instance{model: m, name: name, version: version, number: instances.Add(1), loaded: time.Now(), drained: make(chan struct{}), meter: meter{stats: &statistics{}}}
 	i.users.Store(1)
 	return i
 }
@@ -39,7 +41,13 @@ func (i *instance) infer(ctx context.Context, r *tensor.Request) (*tensor.Respon
 	if i.batcher != nil {
 		return i.batcher.infer(ctx, r)
 	}
-	return i.model.Infer(ctx, r)
+	began := time.Now()
+	response, err := i.model.Infer(ctx, r)
+	if err == nil {
+		i.meter.stats.waited(0)
+		i.meter.stats.executed(1, time.Since(began))
+	}
+	return response, err
 }
 
 // ready reports whether the model can answer.

@@ -49,11 +49,14 @@ func registerAll(r *metrics.Registry, list ...registration) (err error) {
 
 // meter is modelMeters of one version of a model. It outlives the version's
 // instances, so that counters never fall.
-type meter struct{ success, failure, duration, running *metrics.Series }
+type meter struct {
+	success, failure, duration, running *metrics.Series
+	stats                               *statistics
+}
 
 func (m modelMeters) of(name, version string) meter {
 	values := []string{name, version, name, version}
-	return meter{m.success.With(values...), m.failure.With(values...), m.duration.With(values...), m.running.With(name, version)}
+	return meter{m.success.With(values...), m.failure.With(values...), m.duration.With(values...), m.running.With(name, version), &statistics{}}
 }
 
 // queueMeter measures the requests of a version that wait to be batched. Those
@@ -76,9 +79,13 @@ func (m *queueMeter) changed(n int) {
 // begin counts a request that begins.
 func (m *meter) begin() { m.running.Add(1) }
 
+// left counts a request whose outcome only the model knows.
+func (m *meter) left() { m.running.Add(-1) }
+
 // end counts one that has ended.
 func (m *meter) end(took time.Duration, ok bool) {
 	m.running.Add(-1)
+	m.stats.ended(time.Now(), took, ok)
 	if !ok {
 		m.failure.Add(1)
 		return

@@ -54,7 +54,10 @@ type registry struct {
 	meters       modelMeters
 	cache        *responseCache // nil: none
 	tracer       trace.Tracer   // nil: no spans
-	log          *slog.Logger
+	aliases      map[string]string
+	// infer answers a request for a step of an ensemble.
+	infer func(ctx context.Context, name, version string, r *tensor.Request) (*tensor.Response, error)
+	log   *slog.Logger
 
 	changing chan struct{} // holds a token while a load or unload is under way
 	retiring sync.WaitGroup
@@ -68,7 +71,7 @@ type registry struct {
 
 func newRegistry(repository Repository, engines []Engine, c Config, meters modelMeters, log *slog.Logger) *registry {
 	r := &registry{repository: repository, engines: engines, drainTimeout: c.Limits.DrainTimeout,
-		meters: meters, cache: newResponseCache(c.Cache), tracer: c.Tracer, log: log, changing: make(chan struct{}, 1)}
+		meters: meters, cache: newResponseCache(c.Cache), tracer: c.Tracer, aliases: c.Aliases, log: log, changing: make(chan struct{}, 1)}
 	r.mu.models = map[string][]*slot{}
 	return r
 }
@@ -91,6 +94,9 @@ func (r *registry) acquire(name, version string) (*instance, error) {
 // seek is find of what may be asked: what was unloaded is there to be loaded and
 // in the index, and to those who ask it is not, as in MLServer.
 func (r *registry) seek(name, version string) (*slot, error) {
+	if own, ok := r.aliases[name]; ok && len(r.mu.models[name]) == 0 {
+		name = own
+	}
 	s, err := r.find(name, version)
 	if err == nil && s.gone {
 		return nil, tensor.Errorf(tensor.KindNotFound, "Model %s not found: %s", name, s.reason)
@@ -283,9 +289,19 @@ func (r *registry) loadEntries(ctx context.Context, entries []Entry, start bool)
 	r.mu.Unlock()
 	errs := make([]error, len(entries))
 	seen := map[[2]string]string{}
+	for _, wave := range waves(entries) {
+		r.loadWave(ctx, entries, wave, seen, errs)
+	}
+	return errors.Join(errs...)
+}
+
+// loadWave loads some of the entries at once. seen are the files of those that came
+// before.
+func (r *registry) loadWave(ctx context.Context, entries []Entry, wave []int, seen map[[2]string]string, errs []error) {
 	free := make(chan struct{}, runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
-	for i, e := range entries {
+	for _, i := range wave {
+		e := entries[i]
 		key := [2]string{e.Settings.Name, e.Settings.Parameters.Version}
 		if first, twice := seen[key]; twice {
 			errs[i] = fmt.Errorf("%s: model %q is also in %s; the first counts", e.Settings.Source, key[0], first)
@@ -300,7 +316,6 @@ func (r *registry) loadEntries(ctx context.Context, entries []Entry, start bool)
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
 }
 
 // loadEntry loads one entry and puts it in the place of the one before.
@@ -377,6 +392,9 @@ func (r *registry) loadModel(ctx context.Context, e Entry) (m Model, err error) 
 	if e.Err != nil {
 		return nil, &uriError{e.Err}
 	}
+	if e.Settings.Ensemble != nil {
+		return r.openEnsemble(*e.Settings.Ensemble)
+	}
 	engine, settings, err := choose(e.Settings, r.engines)
 	if err != nil {
 		return nil, &uriError{err}
@@ -407,11 +425,12 @@ func (r *registry) load(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
+		all := r.withSteps(entries, name)
 		entries = slices.DeleteFunc(entries, func(e Entry) bool { return e.Settings.Name != name })
 		if len(entries) == 0 {
 			return tensor.Errorf(tensor.KindNotFound, "Model %s not found", name)
 		}
-		err = r.loadEntries(ctx, entries, false)
+		err = r.loadEntries(ctx, all, false)
 		r.stop(name, "no longer in the repository", func(version string) bool {
 			return !slices.ContainsFunc(entries, func(e Entry) bool { return e.Settings.Parameters.Version == version })
 		})

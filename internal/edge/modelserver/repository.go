@@ -43,7 +43,8 @@ type Single Settings
 func (s Single) Scan() ([]Entry, error) { return []Entry{{Settings: Settings(s)}}, nil }
 
 // Folder is a repository laid out as MLServer's: model-settings.json files at
-// any depth. A folder without any is one model: that of its well-known or only
+// any depth, beside which there may be models with Triton's config.pbtxt. A folder without
+// any is one model: that of its well-known or only
 // file an engine knows, else that of the environment.
 type Folder struct {
 	Root    string
@@ -62,7 +63,7 @@ const (
 
 // Scan reads the settings files, in order of their paths.
 func (f Folder) Scan() ([]Entry, error) {
-	paths, err := f.settingsFiles()
+	paths, configs, err := f.settingsFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +78,15 @@ func (f Folder) Scan() ([]Entry, error) {
 			s.Parameters.Format = cmp.Or(f.Format, s.Parameters.Format)
 		}
 		entries = append(entries, Entry{Settings: s, Err: err})
+	}
+	for _, path := range configs {
+		found := readTritonModel(path)
+		for _, e := range found {
+			if e.Err != nil {
+				f.Log.Warn("model's configuration cannot be used", "file", path, "error", e.Err)
+			}
+		}
+		entries = append(entries, found...)
 	}
 	if len(entries) > 0 {
 		return entries, nil
@@ -125,9 +135,9 @@ func emptyFolder(path string) bool {
 	})
 }
 
-// settingsFiles finds them, without following links to folders.
-func (f Folder) settingsFiles() ([]string, error) {
-	var paths []string
+// settingsFiles finds them, and Triton's configurations of models that have none, without
+// following links to folders. Who states a format has no use for the latter.
+func (f Folder) settingsFiles() (paths, configs []string, _ error) {
 	files := 0
 	err := filepath.WalkDir(f.Root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -146,12 +156,19 @@ func (f Folder) settingsFiles() ([]string, error) {
 				return fs.SkipDir
 			}
 		}
-		if d.Name() == modelSettingsFile && !d.IsDir() {
+		switch {
+		case d.IsDir():
+		case d.Name() == modelSettingsFile:
 			paths = append(paths, path)
+		case d.Name() == tritonConfigFile && f.Format == "":
+			configs = append(configs, path)
 		}
 		return nil
 	})
-	return paths, err
+	configs = slices.DeleteFunc(configs, func(path string) bool {
+		return slices.Contains(paths, filepath.Join(filepath.Dir(path), modelSettingsFile))
+	})
+	return paths, configs, err
 }
 
 // SniffBytes is how much of a file an engine's Match sees.

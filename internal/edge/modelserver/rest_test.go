@@ -447,3 +447,39 @@ func TestLogs(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenAI: the list of models is one for clients of OpenAI, too, where a model
+// answers these, and an answer that is flushed is sent at once.
+func TestOpenAI(t *testing.T) {
+	s := loaded(t, map[string]string{"a/model-settings.json": settings("test.Fake", "model.fake", ""), "a/model.fake": "fake routes",
+		"b/model-settings.json": settings("test.Fake", "model.fake", ""), "b/model.fake": "fake double"},
+		func(c *Config) {
+			c.Aliases, c.HTTP.Gzip, c.Limits.MaxBodyBytes = map[string]string{"other": "b", "a": "b"}, true, 100
+		})
+	if _, said, _ := s.do(t, "POST /mirror", strings.Repeat("x", 200)); len(said) > 100 {
+		t.Errorf("a route read %d bytes", len(said))
+	}
+	s.want(t, "GET /v1/models", "", 200, `{"models":["a","b"],"object":"list","data":[{"created":`)
+	s.want(t, "GET /v1/models", "", 200, `"id":"a","object":"model","owned_by":"`)
+	response, err := http.Post(s.url+"/v1/chat/completions", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	first := make([]byte, 4)
+	if _, err := io.ReadFull(response.Body, first); err != nil || string(first) != "one," || response.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("%q, %v", first, err)
+	}
+	<-s.entered
+	s.want(t, "GET /metrics", "", 200, `roundhouse_requests_running{model_name="a",model_version=""} 1`)
+	s.leave <- struct{}{}
+	if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != "two" {
+		t.Errorf("%q, %v", rest, err)
+	}
+	// Another name is the model's, unless a model has it.
+	s.want(t, "POST /v2/models/other/infer", ask, 200, `"model_name":"b"`)
+	s.want(t, "GET /v2/models/other", "", 200, `"name":"b"`)
+	s.want(t, "GET /v1/models/other", "", 200, `"ready":true`)
+	s.want(t, "GET /v2/models/a", "", 200, `"name":"a"`)
+	s.want(t, "GET /v2/models/nothing", "", 404, "not found")
+}

@@ -23,7 +23,7 @@ const (
 // newHandler is the HTTP interface.
 func newHandler(c Config, models *service, ready func() bool, meters *restMeters, log *slog.Logger) http.Handler {
 	w := wire{maxBody: c.Limits.MaxBodyBytes, writeTimeout: c.Limits.WriteTimeout, gzip: c.HTTP.Gzip}
-	table := routes(&api{models: models, wire: w, ready: ready, standby: c.Standby}, &docs{models: models, wire: w})
+	table := routes(&api{models: models, wire: w, ready: ready, standby: c.Standby, shared: c.SharedMemory != ""}, &docs{models: models, wire: w})
 	if c.Metrics.Path != "" && c.Metrics.Port == NoPort {
 		table[c.Metrics.Path] = methods{http.MethodGet: c.Metrics.Registry.ServeHTTP}
 	}
@@ -79,15 +79,25 @@ func routes(a *api, d *docs) map[string]methods {
 		"/v2/repository/models/{model_name}/load":   post(a.postLoad),
 		"/v2/repository/models/{model_name}/unload": post(a.postUnload),
 
+		"/v2/models/stats":                      get(a.getAllStatistics),
+		"/v2/trace/setting":                     {http.MethodGet: a.getTrace, http.MethodPost: a.refuseSettings},
+		"/v2/logging":                           {http.MethodGet: a.getLogging, http.MethodPost: a.refuseSettings},
+		"/v2/models/{model_name}/trace/setting": {http.MethodGet: a.getTrace, http.MethodPost: a.refuseSettings},
+
 		"/v1/models":              get(a.listV1),
 		"/v1/models/{model_name}": {http.MethodGet: a.statusV1, http.MethodPost: a.predictV1},
 	}
 	if a.standby != nil {
 		table["/v2/repository/sleep"], table["/v2/repository/wake"] = post(a.postSleep), post(a.postWake)
 	}
+	if a.shared {
+		maps.Copy(table, a.sharedRoutes())
+	}
 	for _, prefix := range []string{"/v2/models/{model_name}", "/v2/models/{model_name}/versions/{model_version}"} {
 		table[prefix] = get(a.getModel)
 		table[prefix+"/ready"] = get(a.getModelReady)
+		table[prefix+"/stats"] = get(a.getStatistics)
+		table[prefix+"/config"] = get(a.getConfig)
 		table[prefix+"/infer"] = post(a.postInfer)
 		table[prefix+"/generate"] = post(a.postInfer)
 		table[prefix+"/infer_stream"] = post(a.postStream)

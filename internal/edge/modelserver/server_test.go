@@ -41,7 +41,7 @@ func TestRoutes(t *testing.T) {
 		says       string
 	}{
 		{"GET /", "", 200, `{"status":"alive"}`},
-		{"GET /v2", "", 200, `{"name":"mlserver","version":"","extensions":["model_repository","binary_tensor_data"]}`},
+		{"GET /v2", "", 200, `{"name":"mlserver","version":"","extensions":["model_repository","binary_tensor_data","statistics","model_configuration"]}`},
 		{"GET /v2/health/live", "", 200, `{"live":true}`},
 		{"GET /v2/health/ready", "", 400, `{"ready":false,"live":true`},
 		{"GET /v2/models/good", "", 200, `{"name":"good","versions":["v3","v2"],"platform":"fake","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[],"parameters":{}}`},

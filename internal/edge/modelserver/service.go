@@ -76,13 +76,18 @@ type service struct {
 	slots        chan struct{} // nil without a limit on concurrency
 	events       cloudEvents
 	tracer       trace.Tracer // nil: no spans
-	strictShapes bool         // refuses data that do not fill their shape
+	regions      *sharedMemory
+	strictShapes bool // refuses data that do not fill their shape
 	log          *slog.Logger
 }
 
 func newService(c Config, r *registry, log *slog.Logger) *service {
 	s := &service{registry: r, events: newCloudEvents(c.ServerName), tracer: c.Tracer, strictShapes: c.StrictShapes, log: log,
-		about: ServerMetadata{c.ServerName, c.ServerVersion, append([]string{"model_repository", "binary_tensor_data"}, c.Extensions...)}}
+		about: ServerMetadata{c.ServerName, c.ServerVersion, append([]string{"model_repository", "binary_tensor_data", "statistics", "model_configuration"}, c.Extensions...)}}
+	if s.regions = newSharedMemory(c.SharedMemory, c.Limits.MaxBodyBytes); s.regions != nil {
+		s.about.Extensions = append(s.about.Extensions, "system_shared_memory")
+	}
+	r.infer = s.infer
 	if c.Limits.MaxConcurrency > 0 {
 		s.slots = make(chan struct{}, c.Limits.MaxConcurrency)
 	}
@@ -104,7 +109,7 @@ func (s *service) ModelMetadata(name, version string) (tensor.ModelMetadata, err
 	}
 	defer i.release()
 	m := i.model.Metadata()
-	m.Name, m.Versions = name, s.registry.versions(name)
+	m.Name, m.Versions = i.name, s.registry.versions(i.name)
 	if len(i.stated) > 0 { // as MLServer, which shows them whatever serves
 		m.Versions = i.stated
 	}
@@ -221,10 +226,13 @@ func (s *service) respond(ctx context.Context, i *instance, r *tensor.Request) (
 	if !ok {
 		return i.infer(ctx, r)
 	}
+	began := time.Now()
 	if response := cache.get(key); response != nil {
+		i.meter.stats.looked(time.Since(began), true)
 		return response, nil
 	}
 	response, err := i.infer(ctx, r)
+	i.meter.stats.looked(time.Since(began), false)
 	if err == nil {
 		cache.put(key, response)
 	}
@@ -314,6 +322,9 @@ func (s *service) checkShapes(i *instance, role string, list []tensor.Tensor) er
 	for n := range list {
 		if list[n].Filled() {
 			continue
+		}
+		if role == "input" && list[n].Parameters.InSharedMemory() { // as from Kafka
+			return tensor.Errorf(tensor.KindInvalid, "input %q is in shared memory, which requests of this kind cannot use", list[n].Name)
 		}
 		err := list[n].Mismatch(role)
 		if s.strictShapes {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
+	"roundhouse.dev/roundhouse/internal/decide/ensemble"
 )
 
 const modelSettingsFile = "model-settings.json"
@@ -32,6 +33,8 @@ type Settings struct {
 	InferenceTimeout float64            `json:"inference_timeout"`
 	Parameters       SettingsParameters `json:"parameters"`
 
+	// Ensemble is the graph that the model is; nil where it is none.
+	Ensemble *ensemble.Config `json:"-"`
 	// Source is the file the settings were read from; "" if from none.
 	Source string `json:"-"`
 	// Raw is the JSON of the settings, the file's over the environment's, with

@@ -35,8 +35,15 @@ func (s *Server) infer(ctx context.Context, in *inferRequest) (*inferResponse, e
 		return nil, in.err
 	}
 	modelserver.SetHeaders(&in.Request, requestHeaders(ctx))
+	shared, err := s.takeShared(ctx, in)
+	if err != nil {
+		return nil, err
+	}
 	response, err := s.service.Infer(ctx, in.ModelName, in.ModelVersion, &in.Request)
 	if err != nil {
+		return nil, err
+	}
+	if response, err = shared.Place(response); err != nil {
 		return nil, err
 	}
 	trailer := make(metadata.MD, trailerSize)
@@ -52,7 +59,11 @@ const trailerSize = 8
 
 // handleStream is the handler of ModelStreamInfer.
 func handleStream(service any, stream grpc.ServerStream) error {
-	return service.(*inference).server.inferStream(stream)
+	s := service.(*inference).server
+	if wantsTriton(stream.Context()) {
+		return s.tritonStream(stream)
+	}
+	return s.inferStream(stream)
 }
 
 // inferStream answers a stream of requests. The first names the
@@ -82,6 +93,10 @@ func (s *Server) inferStream(stream grpc.ServerStream) error {
 				return
 			}
 			modelserver.SetHeaders(&next.Request, requestHeaders(stream.Context()))
+			if err := s.takeInputs(stream.Context(), next); err != nil {
+				yield(nil, err)
+				return
+			}
 			if !yield(&next.Request, nil) {
 				return
 			}

@@ -49,6 +49,14 @@ type Service interface {
 	Index(readyOnly bool) []modelserver.ModelStatus
 	Load(ctx context.Context, name string) error
 	Unload(ctx context.Context, name string) error
+	Statistics(name, version string) ([]modelserver.ModelStatistics, error)
+	ModelConfig(name, version string) (modelserver.ModelConfig, error)
+	TraceSettings() map[string][]string
+	LogSettings() modelserver.LogSettings
+	SharedMemory(client, name string) ([]modelserver.SharedRegion, error)
+	RegisterSharedMemory(client string, r modelserver.SharedRegion) error
+	UnregisterSharedMemory(client, name string) error
+	TakeShared(client string, r *tensor.Request) (*modelserver.SharedOutputs, error)
 }
 
 // Config is how a Server runs.

@@ -106,6 +106,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 var codeOf = map[int]codes.Code{
 	http.StatusBadRequest:            codes.InvalidArgument,
 	http.StatusNotFound:              codes.NotFound,
+	http.StatusForbidden:             codes.PermissionDenied,
+	http.StatusConflict:              codes.AlreadyExists,
 	http.StatusUnprocessableEntity:   codes.FailedPrecondition,
 	http.StatusInternalServerError:   codes.Internal,
 	http.StatusRequestEntityTooLarge: codes.ResourceExhausted,

@@ -54,6 +54,7 @@ func dataplanePaths() object {
 		"/v2/health/ready": object{"get": operation{"server-ready", "Server Ready", "Whether the server takes inference requests, for a readiness probe.",
 			[]string{"health", "server"}, nil, map[string]any{"200": answer("It does", "ServerHealth"), "400": answer("It does not yet, or not any more", "ServerHealth")}}.object()},
 	}
+	tritonPaths(paths)
 	for _, variant := range []struct {
 		prefix, id string
 		parameters []any
@@ -69,12 +70,35 @@ func dataplanePaths() object {
 			[]string{"metadata", "model"}, nil, with(faults(), "200", answer("The model", "MetadataModelResponse"))})
 		add("/ready", "get", operation{"ready", "Model Ready", "Whether the model serves.",
 			[]string{"health", "model"}, nil, map[string]any{"200": answer("It does", "ModelHealth"), "400": answer("It does not", "ModelHealth"), "404": answer("There is no such model or version", "Error")}})
+		add("/stats", "get", operation{"statistics", "Model Statistics", "What the model was asked since the server started, as Triton counts it.",
+			[]string{"metadata", "model"}, nil, with(faults(), "200", anything("The statistics"))})
+		add("/config", "get", operation{"config", "Model Configuration", "What Triton's clients read of a model's configuration.",
+			[]string{"metadata", "model"}, nil, with(faults(), "200", anything("The configuration"))})
 		add("/infer", "post", inference("inference", "Model Inference"))
 		add("/generate", "post", inference("generate", "Model Generate"))
 		add("/infer_stream", "post", streaming("inference-stream", "Model Inference Stream"))
 		add("/generate_stream", "post", streaming("generate-stream", "Model Generate Stream"))
 	}
 	return paths
+}
+
+// anything is a response with an object that no schema describes.
+func anything(description string) object {
+	return object{"description": description, "content": object{"application/json": object{"schema": object{"type": "object", "additionalProperties": true}}}}
+}
+
+// tritonPaths are those of Triton's extensions that concern the server.
+func tritonPaths(paths object) {
+	settings := func(id, summary string) object {
+		return object{"get": operation{"get-" + id, summary, "The settings as they are.", []string{"metadata", "server"}, nil, map[string]any{"200": anything("The settings")}}.object(),
+			"post": operation{"set-" + id, "Change " + summary, "Refused: settings are stated when the server is started.", []string{"metadata", "server"}, nil,
+				map[string]any{"400": answer("They can be read only", "Error")}}.object()}
+	}
+	paths["/v2/models/stats"] = object{"get": operation{"statistics", "Statistics", "Those of all models.", []string{"metadata", "server"}, nil, map[string]any{"200": anything("The statistics")}}.object()}
+	paths["/v2/trace/setting"], paths["/v2/logging"] = settings("trace-settings", "Trace Settings"), settings("log-settings", "Log Settings")
+	of := settings("model-trace-settings", "Model Trace Settings")
+	of["parameters"] = []any{parameter(modelName)}
+	paths["/v2/models/{"+modelName+"}/trace/setting"] = of
 }
 
 // inferenceFaults are the errors of inference.
