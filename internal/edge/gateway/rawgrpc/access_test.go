@@ -267,7 +267,7 @@ func TestAccessLog(t *testing.T) {
 	}
 	for i, wanted := range []map[string]any{
 		{"method": "gRPC", "path": oip.GRPCInferenceService_ModelInfer_FullMethodName, "model": "iris", "target": "default/iris", "status": 200.0, "replica": "iris-0"},
-		{"model": "nope", "status": 404.0},
+		{"model": "nope", "status": 404.0, "reason": `model "nope" is not served here; the models are iris`},
 		{"model": "iris", "status": 200.0, "key": key.ID},
 		{"status": 429.0, "key": key.ID}, // over its limit
 	} {

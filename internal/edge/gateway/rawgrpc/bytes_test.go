@@ -27,7 +27,7 @@ func TestBytesPass(t *testing.T) {
 		}
 		got = in.parts.Materialize()
 		in.free()
-		return s.SendMsg(&frame{mem.BufferSlice{mem.SliceBuffer(got)}})
+		return s.SendMsg(&frame{parts: mem.BufferSlice{mem.SliceBuffer(got)}})
 	}))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +65,7 @@ func TestBytesPass(t *testing.T) {
 		sent := bytes.Join([][]byte{before, name("iris"), after}, nil)
 		expected := bytes.Join([][]byte{before, name("another-name"), after}, nil)
 		var reply frame
-		if err := r.conn.Invoke(t.Context(), oip.GRPCInferenceService_ModelInfer_FullMethodName, &frame{mem.BufferSlice{mem.SliceBuffer(sent)}}, &reply, grpc.ForceCodecV2(c)); err != nil {
+		if err := r.conn.Invoke(t.Context(), oip.GRPCInferenceService_ModelInfer_FullMethodName, &frame{parts: mem.BufferSlice{mem.SliceBuffer(sent)}}, &reply, grpc.ForceCodecV2(c)); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, expected) {

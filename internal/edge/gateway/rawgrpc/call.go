@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -21,6 +23,13 @@ import (
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
+// idempotent are the methods that only read.
+var idempotent = map[string]bool{
+	oip.GRPCInferenceService_ModelMetadata_FullMethodName:   true,
+	oip.GRPCInferenceService_ModelStatistics_FullMethodName: true,
+	oip.GRPCInferenceService_ModelConfig_FullMethodName:     true,
+}
+
 // call is one call that is forwarded. One goroutine owns it.
 type call struct {
 	server  *Server
@@ -28,10 +37,18 @@ type call struct {
 	method  string // "/service/method"
 	id      string // of the request, passed on and answered
 	host    string // that the client called
+	secure  bool   // it came over TLS
 	address string // of the client
 	conn    interface{ Close() error }
 	md      metadata.MD // as it came
 	out     metadata.MD // for the replica
+
+	// raw: it is forwarded as it stands, since a route takes its method; known: which is
+	// one of the gateway's own; plain: that leads to Kubernetes Services.
+	raw, known, plain bool
+	target            string // the method that the replica is asked for
+	options           []grpc.CallOption
+	copies            metadata.MD // for mirrors; nil for none
 
 	pass *keys.Pass
 	// limitedKey is the id of a key that is over its limits: there is no pass.
@@ -49,7 +66,7 @@ func (s *Server) newCall(ctx context.Context, method string) *call {
 	c := &call{server: s, ctx: ctx, method: method}
 	c.seen.begun = time.Now()
 	c.md, _ = metadata.FromIncomingContext(ctx)
-	c.address, c.conn = client(ctx)
+	c.address, c.conn, c.secure = client(ctx)
 	c.host = first(c.md[keyAuthority])
 	c.id = observe.RequestID(first(c.md[keyRequestID]))
 	c.seen.startSpan(ctx, s.cfg.Tracer, method, c.md)
@@ -58,8 +75,10 @@ func (s *Server) newCall(ctx context.Context, method string) *call {
 
 // enter checks the call's key and removes it from the metadata.
 func (c *call) enter() (err error) {
-	c.pass, c.trailer, c.limitedKey, err = c.server.enter(c.md)
-	return err
+	if c.pass, c.trailer, c.limitedKey, err = c.server.enter(c.md); err != nil {
+		return err
+	}
+	return c.checkLoop()
 }
 
 // finish settles what the call held; err is how it ended.
@@ -69,23 +88,34 @@ func (c *call) finish(err error) {
 		c.server.metrics.waited(c.service, c.grant.Waited())
 	}
 	c.pass.Leave(0)
-	c.server.metrics.answered(c.service, c.method, status.Code(err))
+	c.server.metrics.answered(c.service, c.label(), status.Code(err))
 	c.seen.endSpan(err, c.model, c.id)
 	if sinks := c.server.cfg.Ended; sinks.Any() {
 		e := c.seen.entry(err)
 		e.ID, e.Trace, e.Key, e.Client, e.Path, e.Model, e.Service = c.id, traceID(c.out), cmp.Or(c.pass.Key(), c.limitedKey), c.address, c.method, c.model, c.service
 		if c.grant != nil {
 			e.Replica, e.Queued = c.grant.Replica(), c.grant.Waited()
+		} else if err != nil {
+			e.Reason, e.OverLimit = status.Convert(err).Message(), c.limitedKey != ""
 		}
 		sinks.Write(e)
 	}
 }
 
+// label is the method in metrics. Clients name any method of a call that is forwarded as
+// it stands.
+func (c *call) label() string {
+	if c.raw {
+		return "other"
+	}
+	return c.method[strings.LastIndexByte(c.method, '/')+1:]
+}
+
 // query returns what the dispatcher must know of the call.
 func (c *call) query(size int) dispatch.Request {
 	get := func(name string) string { return first(c.md[keyOf(name)]) }
-	q := dispatch.Request{Host: c.host, Path: c.method, Method: http.MethodPost, Header: get, Model: c.model, Bytes: int64(size),
-		Idempotent: c.method == oip.GRPCInferenceService_ModelMetadata_FullMethodName,
+	q := dispatch.Request{Host: c.host, Path: c.method, Method: http.MethodPost, GRPC: true, Secure: c.secure, Header: get, Model: c.model, Bytes: int64(size),
+		Idempotent: idempotent[c.method],
 		Objective:  routing.FirstOf(get, routing.HeaderObjective), FairnessID: routing.FirstOf(get, routing.HeaderFairness)}
 	if name := c.server.cfg.SessionKey; name != "" {
 		q.Session = get(name)
@@ -116,14 +146,14 @@ func (c *call) admit(size int) error {
 	}
 	c.grant, c.service = g, g.Service()
 	c.out = outgoing(c.md, c.id, c.address, c.host)
-	return nil
+	return c.forwarding()
 }
 
 // speaks returns an error for a service that certainly has no gRPC, so that the
 // call does not start it. It does not look up services that have answered over gRPC
 // recently, because a look-up costs more than forwarding.
 func (c *call) speaks(q dispatch.Request) error {
-	if _, known := c.server.speaks.Load(c.key); known {
+	if _, known := c.server.speaks.Load(c.key); known || c.plain {
 		return nil
 	}
 	if st, err := c.server.dispatch.Resolve(q); err == nil && !mayAnswer(st.Pool) {
@@ -152,10 +182,7 @@ func (c *call) refused(err error) error {
 
 // replica returns the connection to the granted replica.
 func (c *call) replica() (*upstream, error) {
-	address := c.grant.GRPCAddress()
-	if address == "" && c.grant.Pool().Protocol == service.ProtocolGRPCV2 {
-		address = c.grant.Address() // a server that runs already has the one address that its pool states
-	}
+	address := grpcAddress(c.grant)
 	if address == "" {
 		return nil, httpOnly(c.service)
 	}
@@ -165,6 +192,14 @@ func (c *call) replica() (*upstream, error) {
 		return nil, errorf(codes.Unavailable, "%v", err)
 	}
 	return up, nil
+}
+
+// grpcAddress is where a granted replica answers over gRPC; "" for one that does not.
+func grpcAddress(g *dispatch.Grant) string {
+	if g.GRPCAddress() == "" && g.Pool().Protocol == service.ProtocolGRPCV2 {
+		return g.Address() // a server that runs already has the one address that its pool states
+	}
+	return g.GRPCAddress()
 }
 
 // answering notes that the replica has answered: the call does not move any more.
@@ -179,6 +214,9 @@ func (c *call) answering() {
 // rename returns the replica's name of the model, if it differs from the name in
 // the call.
 func (c *call) rename() (name string, ok bool) {
+	if c.raw {
+		return "", false
+	}
 	name = c.grant.Model()
 	return name, name != "" && name != c.model
 }
@@ -193,6 +231,10 @@ func (c *call) retry(failed error) error {
 	c.warn("replica failed before it answered", "error", failed)
 	if d, ok := c.ctx.Deadline(); ok && time.Until(d) < deadlineSlack {
 		return errorf(codes.DeadlineExceeded, "the call's deadline is over: %v", failed)
+	}
+	if c.raw && !dispatch.IsUnsent(failed) { // nobody knows here what it may do twice
+		c.grant.Done(dispatch.Outcome{Failed: failed})
+		return errorf(codes.Unavailable, "the server failed, and the call is not sent again, since it may have had a part of it: %v", failed)
 	}
 	c.seen.retried = failed.Error()
 	if err := c.grant.Retry(c.ctx, failed); err != nil {
@@ -220,8 +262,10 @@ func (c *call) retryStatus(err error, trailer metadata.MD, replayable bool) bool
 }
 
 // answerTimeout is how long the granted replica may take to begin its answer.
-func (c *call) answerTimeout() time.Duration {
-	return cmp.Or(c.grant.Pool().Limits.AnswerTimeout, c.server.cfg.AnswerTimeout)
+func (c *call) answerTimeout() time.Duration { return answerTimeout(c.grant, &c.server.cfg) }
+
+func answerTimeout(g *dispatch.Grant, cfg *Config) time.Duration {
+	return cmp.Or(g.Pool().Limits.AnswerTimeout, cfg.AnswerTimeout)
 }
 
 // late returns the status of a call whose replica did not begin its answer in time.
@@ -250,11 +294,14 @@ func (c *call) attrs(more ...any) []any {
 	return append([]any{"request", c.id, "service", c.service, "replica", c.grant.Replica()}, more...)
 }
 
-// headerOf returns the metadata to send before a replica's answer to request id.
-func headerOf(md metadata.MD, id string) metadata.MD {
+// headerOf returns the metadata to send before a replica's answer.
+func (c *call) headerOf(md metadata.MD) metadata.MD {
 	out := passed(md)
 	if len(out[keyRequestID]) == 0 {
-		out[keyRequestID] = []string{id}
+		out[keyRequestID] = []string{c.id}
+	}
+	if c.grant != nil {
+		change(out, c.grant.Handling().ResponseHeader)
 	}
 	return out
 }
@@ -284,13 +331,23 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// hold counts bytes in memory. It returns an error when the budget is full.
-func (c *call) hold(size int) error {
-	if c.server.buffered.Take(int64(size)) {
-		return nil
+// share is what a message of the call will take of the budget. Its client is the call's API
+// key, or its address.
+func (c *call) share() *share {
+	client := c.address
+	if c.pass != nil {
+		client = c.pass.Key()
 	}
-	var err error
-	c.trailer, err = full()
+	return &share{budget: &c.server.buffered, client: client}
+}
+
+// hold counts a message's bytes that are not counted yet. It returns an error when the
+// budget is full.
+func (c *call) hold(f *frame) error {
+	err := f.held.take(f.size() - int(f.held.size))
+	if err != nil {
+		c.trailer = later()
+	}
 	return err
 }
 

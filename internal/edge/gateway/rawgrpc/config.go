@@ -38,7 +38,7 @@ type Config struct {
 	// MaxMetadataBytes bounds the metadata of a call.
 	MaxMetadataBytes uint32
 	// MaxConnections is how many clients may be connected, MaxCalls how many
-	// calls each may have under way.
+	// calls each may have under way, on a connection to the HTTP port too.
 	MaxConnections int
 	MaxCalls       uint32
 	// HandshakeTimeout bounds the handshake of a new connection.

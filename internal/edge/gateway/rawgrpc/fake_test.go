@@ -88,6 +88,14 @@ func echo(r *oip.ModelInferRequest) *oip.ModelInferResponse {
 	return &oip.ModelInferResponse{ModelName: r.GetModelName(), Id: r.GetId(), RawOutputContents: r.GetRawInputContents()}
 }
 
+func (f *fake) ModelStatistics(_ context.Context, r *oip.ModelStatisticsRequest) (*oip.ModelStatisticsResponse, error) {
+	return &oip.ModelStatisticsResponse{ModelStats: []*oip.ModelStatistics{{Name: r.GetName(), Version: r.GetVersion(), InferenceCount: 7}}}, nil
+}
+
+func (f *fake) ModelConfig(_ context.Context, r *oip.ModelConfigRequest) (*oip.ModelConfigResponse, error) {
+	return &oip.ModelConfigResponse{Config: &oip.ModelConfiguration{Name: r.GetName(), Platform: "fake"}}, nil
+}
+
 func (f *fake) ModelMetadata(_ context.Context, r *oip.ModelMetadataRequest) (*oip.ModelMetadataResponse, error) {
 	return &oip.ModelMetadataResponse{Name: r.GetName(), Versions: []string{r.GetVersion()}, Platform: "fake"}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -12,25 +13,89 @@ import (
 )
 
 // frame is one message as it arrived, in pieces. Its holder frees it once.
-type frame struct{ parts mem.BufferSlice }
+type frame struct {
+	parts mem.BufferSlice
+	held  *share // of the budget; nil for a message that does not count
+}
 
 func (f *frame) size() int { return f.parts.Len() }
 
 // free returns the pieces to their pool. A second call does nothing.
 func (f *frame) free() {
 	f.parts.Free()
-	f.parts = nil
+	f.held.give()
+	f.parts, f.held = nil, nil
 }
 
+// share is what a message takes of the budget, and of its client's share there. One
+// goroutine at a time uses it.
+type share struct {
+	budget *ingress.Budget
+	client string
+	size   int64 // taken
+	shared int64 // of it, counted as client's
+}
+
+var (
+	errNoMemory = errorf(codes.ResourceExhausted, "the gateway's buffer for messages is full: send the call again later")
+	errNoShare  = errorf(codes.ResourceExhausted, "the messages of this client's calls fill its share of the gateway's buffer: send fewer at a time")
+)
+
+// take counts n bytes more; those of a long message count as its client's. After an error
+// the caller must give all of them back.
+func (s *share) take(n int) error {
+	if s == nil || n <= 0 {
+		return nil
+	}
+	if !s.budget.Take(int64(n)) {
+		return errNoMemory
+	}
+	if s.size += int64(n); s.size <= shortMessage {
+		return nil
+	}
+	more := s.size - s.shared
+	if !s.budget.Share(s.client, more) {
+		return errNoShare
+	}
+	s.shared += more
+	return nil
+}
+
+// back gives n of the bytes back.
+func (s *share) back(n int) {
+	if s == nil {
+		return
+	}
+	s.budget.Give(int64(n))
+	s.size -= int64(n)
+	over := min(s.shared, int64(n))
+	s.budget.Unshare(s.client, over)
+	s.shared -= over
+}
+
+// give gives everything back.
+func (s *share) give() {
+	if s != nil {
+		s.back(int(s.size))
+	}
+}
+
+// shortMessage is the size in bytes up to which a message does not count as its client's:
+// the number of calls bounds those.
+const shortMessage = 64 << 10
+
 // renamed returns the message with name in place of the field at, which may be
-// absent. The result shares f's pieces and must be freed as well.
+// absent. The result shares f's pieces, takes what f holds of the budget, and must be
+// freed as well.
 func (f *frame) renamed(at field, name string) *frame {
 	value := protowire.AppendTag(make([]byte, 0, len(name)+8), nameField, protowire.BytesType)
 	value = protowire.AppendString(value, name)
 	out := make(mem.BufferSlice, 0, len(f.parts)+2)
 	out = appendSlice(out, f.parts, 0, at.start)
 	out = append(out, mem.SliceBuffer(value))
-	return &frame{appendSlice(out, f.parts, at.end, f.size())}
+	renamed := &frame{parts: appendSlice(out, f.parts, at.end, f.size()), held: f.held}
+	f.held = nil
+	return renamed
 }
 
 // appendSlice appends the bytes [from, to) of parts, sharing them.

@@ -102,7 +102,8 @@ func (r *repository) RepositoryModelUnload(ctx context.Context, in *modelreposit
 // query asks for a model by its name and the host that was called.
 func query(ctx context.Context, method, model string) dispatch.Request {
 	md, _ := metadata.FromIncomingContext(ctx)
-	return dispatch.Request{Host: first(md[keyAuthority]), Path: method, Method: http.MethodPost, Model: model, Namespaces: passOf(ctx).Namespaces(),
+	_, _, secure := client(ctx)
+	return dispatch.Request{Host: first(md[keyAuthority]), Path: method, Method: http.MethodPost, GRPC: true, Secure: secure, Model: model, Namespaces: passOf(ctx).Namespaces(),
 		Header: func(name string) string { return first(md[strings.ToLower(name)]) }}
 }
 
@@ -121,7 +122,8 @@ func (s *Server) index(ctx context.Context, loaded bool) []dispatch.Status {
 	pass := passOf(ctx)
 	var out []dispatch.Status
 	for _, st := range s.dispatch.Pools() {
-		if ingress.Lists(pass, &st) && pass.Knows(st.Pool.Key.Namespace) && (!loaded || st.State == dispatch.StateReady) {
+		part := strings.Contains(st.Pool.Key.Name, "/") // of a service, or a Kubernetes Service: no model has the name
+		if !part && ingress.Lists(pass, &st) && pass.Knows(st.Pool.Key.Namespace) && (!loaded || st.State == dispatch.StateReady) {
 			out = append(out, st)
 		}
 	}
@@ -229,8 +231,15 @@ func (s *Server) guardUnary(ctx context.Context, in any, info *grpc.UnaryServerI
 	return handle(context.WithValue(ctx, passKey{}, pass), in)
 }
 
-// guardStream does the same for streams.
+// guardStream does the same for streams, and forwards those that a route leads to
+// Kubernetes Services.
 func (s *Server) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	switch {
+	case service == nil: // the method is not the gateway's
+		return handle(service, stream)
+	case s.passes(stream.Context(), info.FullMethod):
+		return s.pass(stream, info.FullMethod, true)
+	}
 	if open[info.FullMethod] || info.FullMethod == oip.GRPCInferenceService_ModelStreamInfer_FullMethodName {
 		return handle(service, stream)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
 	"roundhouse.dev/roundhouse/internal/core/network"
@@ -21,13 +22,11 @@ type listener struct {
 	slots  chan struct{}
 	closed chan struct{}
 	once   sync.Once
-
-	mu sync.Mutex
-	by map[string]int // connections of each address
+	by     counts // connections of each address
 }
 
 func newListener(l net.Listener, connections int) *listener {
-	return &listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{}), by: map[string]int{}}
+	return &listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
 }
 
 // Accept waits for a slot and a connection.
@@ -44,31 +43,44 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		from := network.WithoutPort(c.RemoteAddr().String())
-		if l.enter(from) {
+		if l.by.enter(from, max(1, cap(l.slots)/connectionShare)) {
 			return &connection{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
 		}
 		_ = c.Close() // the client sees it closed, whatever comes of it here
 	}
 }
 
-// enter counts a connection of an address. It reports false if the address has its share.
-func (l *listener) enter(from string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.by[from] >= max(1, cap(l.slots)/connectionShare) {
+func (l *listener) leave(from string) {
+	l.by.leave(from)
+	<-l.slots
+}
+
+// counts are how many of something each address has.
+type counts struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// enter counts one more of an address. It reports false if the address has most of them.
+func (c *counts) enter(from string, most int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[from] >= most {
 		return false
 	}
-	l.by[from]++
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	c.of[from]++
 	return true
 }
 
-func (l *listener) leave(from string) {
-	l.mu.Lock()
-	if l.by[from]--; l.by[from] == 0 {
-		delete(l.by, from)
+func (c *counts) leave(from string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[from]--; c.of[from] == 0 {
+		delete(c.of, from)
 	}
-	l.mu.Unlock()
-	<-l.slots
 }
 
 // Close ends Accept.
@@ -102,20 +114,21 @@ type clientAddr struct {
 func (a clientAddr) Network() string { return a.Addr.Network() }
 func (a clientAddr) String() string  { return a.Addr.String() }
 
-// client is where a call comes from.
-func client(ctx context.Context) (address string, c interface{ Close() error }) {
+// client is where a call comes from, and whether over TLS.
+func client(ctx context.Context) (address string, c interface{ Close() error }, secure bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return "", nobody{}
+		return "", nobody{}, false
 	}
+	_, secure = p.AuthInfo.(credentials.TLSInfo)
 	address = p.Addr.String()
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		address = host
 	}
 	if a, ok := p.Addr.(clientAddr); ok {
-		return address, a.connection
+		return address, a.connection, secure
 	}
-	return address, nobody{}
+	return address, nobody{}, secure
 }
 
 // nobody stands for a connection that is not known.

@@ -1,7 +1,6 @@
 package rawgrpc
 
 import (
-	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ type metrics struct {
 	calls    *prometheus.CounterVec
 	cuts     *prometheus.CounterVec
 	waits    *prometheus.HistogramVec
+	copies   *prometheus.CounterVec
 
 	mu   sync.Mutex
 	seen map[string]bool // services with series
@@ -35,6 +35,8 @@ func newMetrics(d *dispatch.Dispatcher) *metrics {
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "wait_seconds",
 			Help:    "Time admitted gRPC calls waited for a replica.",
 			Buckets: []float64{0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}}, label),
+		copies: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "mirrored_total",
+			Help: "Copies of gRPC calls for the mirrors of routes: answered, failed, or skipped because too many were under way."}, []string{"service", "outcome"}),
 		seen: map[string]bool{},
 	}
 }
@@ -43,10 +45,14 @@ func (m *metrics) answered(service, method string, code codes.Code) {
 	if code > codes.Unauthenticated { // the last one there is
 		code = codes.Unknown
 	}
-	m.calls.WithLabelValues(service, method[strings.LastIndexByte(method, '/')+1:], code.String()).Inc()
+	m.calls.WithLabelValues(service, method, code.String()).Inc()
 }
 
 func (m *metrics) cut(service string) { m.cuts.WithLabelValues(service).Inc() }
+
+func (m *metrics) mirrored(service, outcome string) {
+	m.copies.WithLabelValues(service, outcome).Inc()
+}
 
 func (m *metrics) waited(service string, d time.Duration) {
 	m.waits.WithLabelValues(service).Observe(d.Seconds())
@@ -57,6 +63,7 @@ func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 	m.calls.Describe(c)
 	m.cuts.Describe(c)
 	m.waits.Describe(c)
+	m.copies.Describe(c)
 }
 
 // Collect implements prometheus.Collector.
@@ -65,6 +72,7 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	m.calls.Collect(c)
 	m.cuts.Collect(c)
 	m.waits.Collect(c)
+	m.copies.Collect(c)
 }
 
 // forget deletes the series of services seen before and gone now.
@@ -82,6 +90,7 @@ func (m *metrics) forget() {
 			m.calls.DeletePartialMatch(gone)
 			m.cuts.DeletePartialMatch(gone)
 			m.waits.DeletePartialMatch(gone)
+			m.copies.DeletePartialMatch(gone)
 		}
 	}
 	m.seen = now

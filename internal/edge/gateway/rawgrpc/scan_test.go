@@ -107,7 +107,7 @@ func FuzzScanName(f *testing.F) {
 			t.Fatalf("%q %v, want %q", at.name, err, want.GetModelName())
 		}
 		name = strings.ToValidUTF8(name, "?")
-		out := (&frame{split(b, seed)}).renamed(at, name)
+		out := (&frame{parts: split(b, seed)}).renamed(at, name)
 		var got oip.ModelInferRequest
 		if err := proto.Unmarshal(out.parts.Materialize(), &got); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,8 +48,14 @@ type Server struct {
 	upstreams *upstreams
 	buffered  ingress.Budget
 	server    *grpc.Server
-	draining  atomic.Bool
-	ending    chan struct{} // closed when the server begins to stop
+	// web answers what of the gateway's own methods, own, is called over the HTTP port. It
+	// is never asked to stop: the HTTP server waits for its calls.
+	web      *grpc.Server
+	own      map[string]bool
+	mirrored atomic.Int64 // copies of calls under way
+	draining atomic.Bool
+	calls    counts        // under way, of each connection to the HTTP port
+	ending   chan struct{} // closed when the server begins to stop
 	// speaks are services that have answered over gRPC of late.
 	speaks sync.Map // of service.Key
 }
@@ -60,7 +67,7 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	}
 	c := codec{encoding.GetCodecV2(encodingproto.Name)}
 	s := &Server{cfg: cfg, dispatch: d, log: log, warnings: observe.NewWarnings(log), metrics: newMetrics(d), ending: make(chan struct{}),
-		upstreams: &upstreams{cfg: cfg, codec: c, byAddr: map[string]*upstream{}}}
+		upstreams: &upstreams{cfg: cfg, codec: c, byAddr: map[string]*upstream{}}, own: map[string]bool{}}
 	s.buffered.Limit = cfg.MaxBufferedBytes
 	if err := reg.Register(s.metrics); err != nil {
 		return nil, fmt.Errorf("rawgrpc: register metrics: %w", err)
@@ -70,7 +77,6 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
 		grpc.UnaryInterceptor(s.guardUnary),
 		grpc.StreamInterceptor(s.guardStream),
-		grpc.NumStreamWorkers(workers),
 		grpc.StaticStreamWindowSize(window),
 		grpc.StaticConnWindowSize(window),
 		grpc.MaxConcurrentStreams(cfg.MaxCalls),
@@ -82,13 +88,37 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 	if cfg.TLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(cfg.TLS)))
 	}
-	s.server = grpc.NewServer(options...)
-	s.server.RegisterService(inferenceService(), &inference{server: s})
-	modelrepository.RegisterModelRepositoryServiceServer(s.server, &repository{server: s})
-	grpc_health_v1.RegisterHealthServer(s.server, &health{server: s})
-	reflection.Register(s.server)
+	s.web = s.register(grpc.NewServer(append(slices.Clip(options), grpc.MaxRecvMsgSize(min(maxOwnBytes, cfg.MaxMessageBytes)))...))
+	s.server = s.register(grpc.NewServer(append(options, grpc.NumStreamWorkers(workers), grpc.UnknownServiceHandler(s.passUnknown))...))
+	for service, info := range s.server.GetServiceInfo() {
+		for _, m := range info.Methods {
+			method := "/" + service + "/" + m.Name
+			s.own[method] = !unaryForwards[method] && !streamForwards[method]
+		}
+	}
 	return s, nil
 }
+
+// register registers the services of which the gateway answers any call.
+func (s *Server) register(at *grpc.Server) *grpc.Server {
+	to := registrar{at, s}
+	to.RegisterService(inferenceService(), &inference{server: s})
+	modelrepository.RegisterModelRepositoryServiceServer(to, &repository{server: s})
+	grpc_health_v1.RegisterHealthServer(to, &health{server: s})
+	reflection.Register(to)
+	return at
+}
+
+// The methods that are forwarded by the model that their messages name.
+var (
+	unaryForwards = map[string]bool{
+		oip.GRPCInferenceService_ModelInfer_FullMethodName:      true,
+		oip.GRPCInferenceService_ModelMetadata_FullMethodName:   true,
+		oip.GRPCInferenceService_ModelStatistics_FullMethodName: true,
+		oip.GRPCInferenceService_ModelConfig_FullMethodName:     true,
+	}
+	streamForwards = map[string]bool{oip.GRPCInferenceService_ModelStreamInfer_FullMethodName: true}
+)
 
 // inferenceService is the generated description of the service with the calls
 // that are forwarded handled as frames.
@@ -96,14 +126,13 @@ func inferenceService() *grpc.ServiceDesc {
 	d := oip.GRPCInferenceService_ServiceDesc
 	d.Methods = append([]grpc.MethodDesc(nil), d.Methods...)
 	for i := range d.Methods {
-		switch name := d.Methods[i].MethodName; name {
-		case "ModelInfer", "ModelMetadata":
-			d.Methods[i].Handler = unaryHandler("/" + d.ServiceName + "/" + name)
+		if method := "/" + d.ServiceName + "/" + d.Methods[i].MethodName; unaryForwards[method] {
+			d.Methods[i].Handler = unaryHandler(method)
 		}
 	}
 	d.Streams = append([]grpc.StreamDesc(nil), d.Streams...)
 	for i := range d.Streams {
-		if d.Streams[i].StreamName == "ModelStreamInfer" {
+		if streamForwards["/"+d.ServiceName+"/"+d.Streams[i].StreamName] {
 			d.Streams[i].Handler = streamHandler
 		}
 	}
@@ -112,11 +141,16 @@ func inferenceService() *grpc.ServiceDesc {
 
 // Serve answers on l until ctx ends, then lets calls in flight finish for at
 // most DrainTimeout. It closes l. The error is nil after a stop by ctx, even if
-// calls had to be cut.
+// calls had to be cut. Without a listener calls come over the HTTP port alone, by
+// ServeHTTP.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.upstreams.close()
 	served := make(chan error, 1)
-	go func() { served <- s.server.Serve(newListener(l, s.cfg.MaxConnections)) }()
+	if l == nil {
+		served = nil
+	} else {
+		go func() { served <- s.server.Serve(newListener(l, s.cfg.MaxConnections)) }()
+	}
 	sweep := time.NewTicker(s.cfg.IdleTimeout / 4)
 	defer sweep.Stop()
 	for {
@@ -127,7 +161,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			s.upstreams.sweep(now.Add(-s.cfg.IdleTimeout))
 			s.speaks.Clear()
 		case <-ctx.Done():
-			s.stop()
+			if s.stop(); l == nil {
+				return nil
+			}
 			if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 				return err
 			}

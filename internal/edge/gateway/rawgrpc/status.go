@@ -38,7 +38,7 @@ var errSlow = errors.New("the replica kept silent for too long")
 // codesOf maps reasons of refusals to status codes.
 var codesOf = map[ingress.Reason]codes.Code{ingress.Internal: codes.Internal, ingress.NoKey: codes.Unauthenticated, ingress.BadKey: codes.Unauthenticated,
 	ingress.OverLimit: codes.ResourceExhausted, ingress.Forbidden: codes.PermissionDenied, ingress.Unnamed: codes.InvalidArgument, ingress.NotFound: codes.NotFound,
-	ingress.OtherAPI: codes.Unimplemented, ingress.QueueFull: codes.ResourceExhausted, ingress.Unavailable: codes.Unavailable}
+	ingress.OtherAPI: codes.Unimplemented, ingress.QueueFull: codes.ResourceExhausted, ingress.Unavailable: codes.Unavailable, ingress.NoBackend: codes.Unavailable}
 
 // refuse returns the status of an error of routing or admission, and the trailers
 // that tell when to ask again.
@@ -99,9 +99,10 @@ func resultOf(code codes.Code) breaker.Result {
 }
 
 // full returns the status of a call that exceeds the memory budget.
-func full() (metadata.MD, error) {
-	return metadata.Pairs(keyRetryAfter, "1"), errorf(codes.ResourceExhausted, "the gateway's buffer for messages is full: send the call again later")
-}
+func full() (metadata.MD, error) { return later(), errNoMemory }
+
+// later is the trailer of a call that may be sent again.
+func later() metadata.MD { return metadata.Pairs(keyRetryAfter, "1") }
 
 // upstreamError returns how a call to a replica ended: by the replica's own status,
 // or because the replica failed; failed is then the error for dispatch. header,

@@ -21,12 +21,18 @@ import (
 // streamHandler is the handler of ModelStreamInfer.
 func streamHandler(service any, stream grpc.ServerStream) error {
 	s := service.(*inference).server
-	c := s.newCall(stream.Context(), oip.GRPCInferenceService_ModelStreamInfer_FullMethodName)
+	return s.stream(stream, s.newCall(stream.Context(), oip.GRPCInferenceService_ModelStreamInfer_FullMethodName))
+}
+
+// stream forwards a call whose messages stream in both directions, or may do so.
+func (s *Server) stream(stream grpc.ServerStream, c *call) error {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	c.ctx = ctx
 	st := &inbound{call: c, stream: stream, first: make(chan *frame, 1), end: cancel, attached: make(chan struct{})}
-	go st.pump()
+	if c.raw {
+		st.kept = []*frame{} // nothing yet, all of which can be sent again
+	}
 	err := (&streamed{c, stream, st}).run()
 	if err != nil {
 		_ = stream.SetHeader(metadata.Pairs(keyRequestID, c.id)) // fails when a header was sent
@@ -37,31 +43,22 @@ func streamHandler(service any, stream grpc.ServerStream) error {
 	return err
 }
 
-// streamed is a call of ModelStreamInfer.
+// streamed is a call of ModelStreamInfer, or one that is forwarded as it stands.
 type streamed struct {
 	*call
 	stream grpc.ServerStream
 	in     *inbound
 }
 
-// run waits for the first message, which names the stream's model, and passes
-// messages on in both directions.
+// run finds a replica and passes messages on in both directions.
 func (c *streamed) run() (err error) {
-	in := c.in
-	if err = c.enter(); err != nil {
-		return err
+	if err = c.enter(); err == nil {
+		c.in.held = c.share()
+		go c.in.pump()
+		err = c.begin()
 	}
-	timer := time.NewTimer(c.server.cfg.StallTimeout)
-	defer timer.Stop()
-	select {
-	case f := <-in.first:
-		if err := in.begin(f); err != nil {
-			return err
-		}
-	case <-timer.C:
-		return errorf(codes.DeadlineExceeded, "no request came within %v", c.server.cfg.StallTimeout)
-	case <-c.ctx.Done():
-		return in.cause()
+	if err != nil {
+		return err
 	}
 	for {
 		failed, err := c.relay()
@@ -74,6 +71,28 @@ func (c *streamed) run() (err error) {
 		if err := c.retry(failed); err != nil {
 			return err
 		}
+	}
+}
+
+// begin waits for the first message, which names the stream's model, unless the route alone
+// says where the call goes.
+func (c *streamed) begin() error {
+	in := c.in
+	if c.raw {
+		if err := c.find(); err != nil {
+			return err
+		}
+		return c.admit(0)
+	}
+	timer := time.NewTimer(c.server.cfg.StallTimeout)
+	defer timer.Stop()
+	select {
+	case f := <-in.first:
+		return in.begin(f)
+	case <-timer.C:
+		return errorf(codes.DeadlineExceeded, "no request came within %v", c.server.cfg.StallTimeout)
+	case <-c.ctx.Done():
+		return in.cause()
 	}
 }
 
@@ -91,12 +110,12 @@ func (c *streamed) relay() (failed, err error) {
 	ctx, w := c.watched(c.answerTimeout(), errSlow)
 	defer w.stop()
 	var p peer.Peer
-	out, err := up.NewStream(ctx, &oip.GRPCInferenceService_ServiceDesc.Streams[0], c.method, grpc.Peer(&p))
+	out, err := up.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, c.target, append(c.options, grpc.Peer(&p))...)
 	if err != nil {
 		return c.broken(ctx, nil, &p, err)
 	}
 	in.attach(out, w)
-	for answered := false; ; answered = true {
+	for answered := c.sendHeaderEarly(out); ; answered = true {
 		var reply frame
 		if err := out.RecvMsg(&reply); errors.Is(err, io.EOF) {
 			if !answered {
@@ -132,8 +151,25 @@ func (c *streamed) relay() (failed, err error) {
 func (c *streamed) sendHeader(out grpc.ClientStream) {
 	md, err := out.Header()
 	if err == nil {
-		_ = c.stream.SetHeader(headerOf(md, c.id)) // fails only for a client that is gone
+		_ = c.stream.SetHeader(c.headerOf(md)) // fails only for a client that is gone
 	}
+}
+
+// sendHeaderEarly passes on the metadata before the answer of a call that is forwarded as
+// it stands, as soon as it comes: the client may wait for it. It reports whether there is
+// any.
+func (c *streamed) sendHeaderEarly(out grpc.ClientStream) bool {
+	if !c.raw {
+		return false
+	}
+	md, err := out.Header()
+	if err != nil || md == nil {
+		return false // the call has ended: its status says why
+	}
+	c.answering()
+	c.in.settle()
+	_ = c.stream.SendHeader(c.headerOf(md)) // fails only for a client that is gone
+	return true
 }
 
 // broken returns how a stream without an answer ended: failed is the failure of a
@@ -160,11 +196,11 @@ func (c *streamed) broken(ctx context.Context, out grpc.ClientStream, p *peer.Pe
 		return nil, errorf(codes.Unavailable, "the replica failed and the stream's requests, over %d bytes, cannot be sent again: %v",
 			c.server.cfg.MaxMessageBytes, failed)
 	}
-	if c.retryStatus(cause, trailer, in.replayable()) {
+	if c.retryStatus(cause, trailer, in.replayable() && !c.raw) {
 		return nil, errMoved
 	}
 	c.answering()
-	_ = c.stream.SetHeader(headerOf(header, c.id)) // fails only for a client that is gone
+	_ = c.stream.SetHeader(c.headerOf(header)) // fails only for a client that is gone
 	c.stream.SetTrailer(passed(trailer))
 	return nil, cause
 }
@@ -209,9 +245,12 @@ type inbound struct {
 	name    string // of the model, for the replica
 	rename  bool
 	kept    []*frame // in the order they came; nil once settled
-	bytes   int      // of kept, counted in the budget
+	bytes   int      // that kept counts as
+	held    *share   // of the budget, for kept but the first
 	settled bool     // the stream belongs to its replica
 	half    bool     // the client has sent its last message
+	count   int      // of messages
+	sole    *frame   // the first, for mirrors, until there is a second
 	failure error    // why no more is read from the client
 }
 
@@ -221,17 +260,18 @@ func (in *inbound) begin(f *frame) error {
 	size := f.size()
 	at, err := scan(f)
 	if err == nil {
-		err = c.hold(size)
+		err = c.hold(f)
 	}
 	if err != nil {
 		f.free()
 		return err
 	}
-	in.bytes, in.kept = size, []*frame{f}
+	in.bytes, in.kept = size+frameBytes, []*frame{f}
 	c.model = at.name
 	if err := c.admit(size); err != nil {
 		return err
 	}
+	in.counted(f)
 	if in.name, in.rename = c.rename(); in.rename {
 		in.kept[0] = f.renamed(at, in.name)
 		f.free()
@@ -239,27 +279,31 @@ func (in *inbound) begin(f *frame) error {
 	return nil
 }
 
-// pump reads the client's messages until the stream ends.
+// pump reads the client's messages until the stream ends. One that is forwarded as it
+// stands has its replica before.
 func (in *inbound) pump() {
-	for first := true; ; first = false {
-		f := &frame{}
+	if in.call.raw && !in.hasReplica() {
+		return
+	}
+	for first := !in.call.raw; ; first = false {
+		f := &frame{held: in.call.share()}
 		err := in.stream.RecvMsg(f)
 		in.call.seen.received.Add(int64(f.size()))
 		switch {
 		case errors.Is(err, io.EOF) && first:
+			f.free()
 			in.fail(errorf(codes.InvalidArgument, "the stream has no request"))
 			return
 		case errors.Is(err, io.EOF):
+			f.free()
 			in.closeSend()
 			return
 		case err != nil:
+			f.free()
 			in.fail(err)
 			return
 		case first:
-			in.first <- f
-			select {
-			case <-in.attached:
-			case <-in.call.ctx.Done():
+			if in.first <- f; !in.hasReplica() {
 				return
 			}
 		default:
@@ -268,6 +312,16 @@ func (in *inbound) pump() {
 				return
 			}
 		}
+	}
+}
+
+// hasReplica waits for a replica; false if the stream ends before.
+func (in *inbound) hasReplica() bool {
+	select {
+	case <-in.attached:
+		return true
+	case <-in.call.ctx.Done():
+		return false
 	}
 }
 
@@ -282,9 +336,12 @@ func (in *inbound) fail(err error) {
 // deliver sends one more message to the replica. The error is the client's.
 func (in *inbound) deliver(f *frame) error {
 	defer func() { f.free() }()
-	at, err := scan(f)
-	if err != nil {
-		return err
+	var at field
+	if !in.call.raw {
+		var err error
+		if at, err = scan(f); err != nil {
+			return err
+		}
 	}
 	if at.name != in.call.model && at.name != "" {
 		return errorf(codes.InvalidArgument, "the stream is for model %q, and a request in it names %q: open a stream for each", in.call.model, at.name)
@@ -294,6 +351,7 @@ func (in *inbound) deliver(f *frame) error {
 		f.free()
 		f = renamed
 	}
+	in.counted(f)
 	in.mu.Lock()
 	to := in.to
 	if in.settled {
@@ -305,19 +363,38 @@ func (in *inbound) deliver(f *frame) error {
 	return nil
 }
 
-// keep keeps a share of f for another replica while there is room. The mutex
-// is held.
+// counted counts a message. The first is kept for mirrors, which get copies of calls of one
+// message alone.
+func (in *inbound) counted(f *frame) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.count++
+	switch {
+	case in.sole != nil:
+		in.sole.free()
+		in.sole = nil
+	case in.count == 1 && len(in.call.grant.Handling().Mirrors) > 0 && f.size() <= maxMirrorBytes:
+		f.parts.Ref()
+		in.sole = &frame{parts: f.parts}
+	}
+}
+
+// frameBytes is what a kept message counts as besides its own bytes: what holds it
+// takes so much, so that empty ones are bounded too.
+const frameBytes = 256
+
+// keep keeps f for another replica as well while there is room. The mutex is held.
 func (in *inbound) keep(f *frame) {
 	if in.settled {
 		return
 	}
-	size := f.size()
-	if in.kept == nil || in.bytes+size > in.call.server.cfg.MaxMessageBytes || !in.call.server.buffered.Take(int64(size)) {
+	size := f.size() + frameBytes
+	if in.kept == nil || in.bytes+size > in.call.server.cfg.MaxMessageBytes || in.held.take(size) != nil {
 		in.drop()
 		return
 	}
 	f.parts.Ref()
-	in.kept = append(in.kept, &frame{f.parts})
+	in.kept = append(in.kept, &frame{parts: f.parts})
 	in.bytes += size
 }
 
@@ -326,8 +403,8 @@ func (in *inbound) drop() {
 	for _, f := range in.kept {
 		f.free()
 	}
+	in.held.give()
 	in.kept = nil
-	in.call.server.buffered.Give(int64(in.bytes))
 	in.bytes = 0
 }
 
@@ -353,6 +430,9 @@ func (in *inbound) closeSend() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.half = true
+	if in.sole != nil {
+		in.call.mirror(in.sole)
+	}
 	if in.to != nil {
 		_ = in.to.CloseSend() // is always nil
 	}
@@ -376,6 +456,12 @@ func (in *inbound) replayable() bool {
 // release frees the stream's memory at its end.
 func (in *inbound) release() {
 	in.settle()
+	in.mu.Lock()
+	if in.sole != nil {
+		in.sole.free()
+		in.sole = nil
+	}
+	in.mu.Unlock()
 	select {
 	case f := <-in.first:
 		f.free()

@@ -227,26 +227,45 @@ func TestStreamMoves(t *testing.T) {
 }
 
 // TestStreamTooLongToMove: over the bound the messages are not kept, and the
-// failure is told.
+// failure is told. Empty messages count as well, and all of a stream's as its client's.
 func TestStreamTooLongToMove(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.MaxMessageBytes = 100_000 })
-	dying := startFake(t, func(f *fake) {
-		f.stream = func(s bidiServer) error {
-			for range 3 {
-				if _, err := s.Recv(); err != nil {
-					return err
+	large := request("iris")
+	large.RawInputContents = [][]byte{make([]byte, 60_000)}
+	for name, c := range map[string]struct {
+		message  *oip.ModelInferRequest
+		n        int
+		buffered int64
+	}{
+		"large": {large, 3, 1 << 30},
+		"empty": {&oip.ModelInferRequest{}, 1000, 1 << 30},
+		"share": {&oip.ModelInferRequest{}, 350, 170_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(cfg *Config, _ *dispatch.Config) { cfg.MaxMessageBytes, cfg.MaxBufferedBytes = 100_000, c.buffered })
+			dying := startFake(t, func(f *fake) {
+				f.stream = func(s bidiServer) error {
+					for range c.n {
+						if _, err := s.Recv(); err != nil {
+							return err
+						}
+					}
+					go f.server.Stop()
+					<-s.Context().Done()
+					return s.Context().Err()
+				}
+			})
+			r.d.SetPool(pool("iris", dying.address, startFake(t, nil).address))
+			s := r.open(t.Context(), request("iris"))
+			for range c.n - 1 {
+				if err := s.Send(c.message); err != nil {
+					t.Fatal(err)
 				}
 			}
-			go f.server.Stop()
-			<-s.Context().Done()
-			return s.Context().Err()
-		}
-	})
-	r.d.SetPool(pool("iris", dying.address, startFake(t, nil).address))
-	m := request("iris")
-	m.RawInputContents = [][]byte{make([]byte, 60_000)}
-	_, err := r.open(t.Context(), m, m, m).Recv()
-	want(t, err, codes.Unavailable, "cannot be sent again")
+			_, err := s.Recv()
+			want(t, err, codes.Unavailable, "cannot be sent again")
+			until(t, func() bool { return r.server.buffered.Used() == 0 })
+		})
+	}
 }
 
 // TestStreamCut: a replica that ends within its answer ends the stream with a

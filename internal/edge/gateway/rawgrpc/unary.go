@@ -15,16 +15,21 @@ import (
 // unaryHandler handles a method that is forwarded.
 func unaryHandler(method string) grpc.MethodHandler {
 	return func(service any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		c := service.(*inference).server.newCall(ctx, method)
-		a, err := c.unary(decode)
-		if err != nil {
-			c.fail(ctx)
-			c.finish(err)
-			return nil, err
-		}
-		c.finish(nil)
-		return a, nil
+		return service.(*inference).server.newCall(ctx, method).answer(decode)
 	}
+}
+
+// answer forwards a call of one message and returns its *answer.
+func (c *call) answer(decode func(any) error) (any, error) {
+	ctx := c.ctx
+	a, err := c.unary(decode)
+	if err != nil {
+		c.fail(ctx)
+		c.finish(err)
+		return nil, err
+	}
+	c.finish(nil)
+	return a, nil
 }
 
 // fail sends the metadata of a call that failed.
@@ -41,7 +46,8 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	in := &frame{}
+	in := &frame{held: c.share()}
+	defer in.free()
 	// A message that never ends cannot be given up by itself.
 	guard := time.AfterFunc(c.server.cfg.RequestTimeout, func() { _ = c.conn.Close() })
 	err := decode(in)
@@ -49,21 +55,19 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.free()
 	size := in.size()
 	c.seen.received.Store(int64(size))
-	if err := c.hold(size); err != nil {
+	if err := c.hold(in); err != nil {
 		return nil, err
 	}
-	defer c.server.buffered.Give(int64(size))
-	at, err := scan(in)
+	at, err := c.place(in)
 	if err != nil {
 		return nil, err
 	}
-	c.model = at.name
 	if err := c.admit(size); err != nil {
 		return nil, err
 	}
+	c.mirror(in)
 	request := in
 	if name, ok := c.rename(); ok {
 		request = in.renamed(at, name)
@@ -83,6 +87,18 @@ func (c *call) unary(decode func(any) error) (*answer, error) {
 	}
 }
 
+// place finds the model that a request names, or the route of one that is forwarded as it
+// stands.
+func (c *call) place(in *frame) (at field, err error) {
+	if c.raw {
+		return at, c.find()
+	}
+	if at, err = scan(in); err == nil {
+		c.model = at.name
+	}
+	return at, err
+}
+
 // try sends the request to the granted replica once. failed is why the replica
 // failed, or errMoved when another replica is to be asked; nil: a and err are
 // the answer.
@@ -98,7 +114,7 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 	var reply frame
 	var header, trailer metadata.MD
 	var p peer.Peer
-	err = up.Invoke(ctx, c.method, request, &reply, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&p))
+	err = up.Invoke(ctx, c.target, request, &reply, append(c.options, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&p))...)
 	traced(err)
 	if err != nil {
 		switch over := ended(c.ctx); {
@@ -110,7 +126,7 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 		if failed := upstreamError(err, header, trailer, &p); failed != nil {
 			return nil, failed, nil
 		}
-		if c.retryStatus(err, trailer, true) {
+		if c.retryStatus(err, trailer, !c.raw) {
 			return nil, nil, errMoved
 		}
 	}
@@ -119,7 +135,7 @@ func (c *call) try(request *frame) (a *answer, failed, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	_ = grpc.SetHeader(c.ctx, headerOf(header, c.id))
+	_ = grpc.SetHeader(c.ctx, c.headerOf(header))
 	if a = newAnswer(&reply, &c.server.buffered, c.server.cfg.ClientTimeout, c.conn); a == nil {
 		c.trailer, err = full()
 		return nil, nil, err

@@ -100,6 +100,16 @@ func TestInferPassesEverything(t *testing.T) {
 			t.Errorf("trailer %q", trailer)
 		}
 	}
+	stats, err := r.ModelStatistics(t.Context(), &oip.ModelStatisticsRequest{Name: "iris", Version: "2"})
+	if err != nil || stats.GetModelStats()[0].GetVersion() != "2" || stats.GetModelStats()[0].GetInferenceCount() != 7 {
+		t.Errorf("statistics: %v %v", stats, err)
+	}
+	if c, err := r.ModelConfig(t.Context(), &oip.ModelConfigRequest{Name: "iris"}); err != nil || c.GetConfig().GetPlatform() != "fake" {
+		t.Errorf("configuration: %v %v", c, err)
+	}
+	if _, err := r.TraceSetting(t.Context(), &oip.TraceSettingRequest{ModelName: "iris"}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("trace settings: %v", err)
+	}
 	m, err := r.ModelMetadata(t.Context(), &oip.ModelMetadataRequest{Name: "iris", Version: "2"})
 	if err != nil || m.GetName() != "model" || m.GetVersions()[0] != "2" || m.GetPlatform() != "fake" {
 		t.Errorf("metadata %v %v", m, err)
@@ -227,7 +237,7 @@ func TestRefusals(t *testing.T) {
 	want(t, err, codes.ResourceExhausted, "larger than max")
 
 	var header metadata.MD
-	err = r.conn.Invoke(t.Context(), oip.GRPCInferenceService_ModelInfer_FullMethodName, &frame{split([]byte{0x0a, 9, 'x'}, 1)}, &frame{},
+	err = r.conn.Invoke(t.Context(), oip.GRPCInferenceService_ModelInfer_FullMethodName, &frame{parts: split([]byte{0x0a, 9, 'x'}, 1)}, &frame{},
 		grpc.ForceCodecV2(r.server.upstreams.codec), grpc.Header(&header))
 	want(t, err, codes.InvalidArgument, "malformed", errTruncated.Error())
 	if len(header["x-request-id"]) != 1 {
@@ -275,11 +285,14 @@ func TestBudget(t *testing.T) {
 	r.d.SetPool(pool("iris", f.address))
 	in := request("iris")
 	in.RawInputContents = [][]byte{large}
+	_, err := r.ModelInfer(t.Context(), in)
+	want(t, err, codes.ResourceExhausted, "client's calls fill its share")
+	in.RawInputContents = [][]byte{large[:400_000]}
 	if _, err := r.ModelInfer(t.Context(), in); err != nil {
 		t.Error(err)
 	}
 	in.Id = "large"
-	_, err := r.ModelInfer(t.Context(), in) // with the answer it is too much
+	_, err = r.ModelInfer(t.Context(), in) // with the answer it is too much
 	want(t, err, codes.ResourceExhausted, "buffer for messages is full")
 	in.RawInputContents = nil
 	if out, err := r.ModelInfer(t.Context(), in); err != nil || len(out.GetRawOutputContents()[0]) != len(large) {

@@ -19,6 +19,8 @@ type upstreams struct {
 	codec codec
 
 	mu     sync.Mutex
+	users  int  // calls over the HTTP port, which end when its server says so
+	ending bool // they are closed when the last of those has ended
 	closed bool
 	byAddr map[string]*upstream
 }
@@ -98,10 +100,33 @@ func (u *upstreams) sweep(then time.Time) {
 	}
 }
 
-// close closes all connections and cuts the calls on them.
+// enter begins a call over the HTTP port, leave ends it.
+func (u *upstreams) enter() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.users++
+}
+
+func (u *upstreams) leave() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.users--; u.users == 0 && u.ending {
+		u.closeAll()
+	}
+}
+
+// close closes all connections and cuts the calls on them, but for those over the HTTP
+// port.
 func (u *upstreams) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.ending = true; u.users == 0 {
+		u.closeAll()
+	}
+}
+
+// closeAll is called with the lock held.
+func (u *upstreams) closeAll() {
 	u.closed = true
 	for address, up := range u.byAddr {
 		_ = up.Close()
