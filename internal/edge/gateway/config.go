@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -38,6 +39,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/orca"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/outside"
 	"roundhouse.dev/roundhouse/internal/state/keys"
 )
 
@@ -77,6 +79,9 @@ type Config struct {
 	// DrainTimeout is how long requests in flight may go on when the gateway
 	// stops.
 	DrainTimeout time.Duration
+	// GRPC answers calls over gRPC that come to the gateway's ports, over HTTP/2; nil has
+	// them answered as any request.
+	GRPC http.Handler
 	// SessionHeader names the header whose value keeps a client's requests on
 	// one replica; "" for none.
 	SessionHeader string
@@ -97,6 +102,10 @@ type Config struct {
 	Heard func(replica string, r orca.Report)
 	// Picker asks the endpoint pickers that pools name; nil asks none.
 	Picker Picker
+	// Reach returns where servers are reached that manifests name for loggers and steps of
+	// graphs, where their authors may not reach all that the gateway can: steps then ask
+	// services of the graph's namespace alone. nil reaches everything.
+	Reach outside.Reach
 	// Ended are told of every request.
 	Ended observe.Sinks
 	// Tracer records spans; nil records none.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/journal"
@@ -54,7 +56,7 @@ func newExchange(g *Gateway, w http.ResponseWriter, r *http.Request) *exchange {
 	}
 	x := exchanges.Get().(*exchange)
 	x.gw, x.req.r = g, r
-	x.w, x.rc, x.timeout = w, *http.NewResponseController(w), g.cfg.ClientTimeout
+	x.w, x.rc, x.timeout, x.head = w, *http.NewResponseController(w), g.cfg.ClientTimeout, r.Method == http.MethodHead
 	x.seen.Begun = time.Now()
 	x.req.id = observe.RequestID(r.Header.Get(observe.HeaderRequestID))
 	w.Header().Set(observe.HeaderRequestID, x.req.id)
@@ -119,7 +121,11 @@ func (x *exchange) readBody(whole bool) error {
 }
 
 // query is what the dispatcher reads of the request.
-func (x *exchange) query() dispatch.Request { return x.req.query(x.gw.cfg.SessionHeader, x.pass) }
+func (x *exchange) query() dispatch.Request {
+	q := x.req.query(x.gw.cfg.SessionHeader, x.pass)
+	q.GRPC = x.explains() && strings.HasPrefix(x.req.r.Header.Get("Content-Type"), rawgrpc.ContentType)
+	return q
+}
 
 // serveModel admits the request and forwards it. The body has been read.
 func (x *exchange) serveModel() error {
@@ -176,7 +182,7 @@ func (x *exchange) admit() error {
 	}
 	x.service = g.Service()
 	x.req.forgetPrompt()
-	q.Prompt = nil
+	q.Prompt, q.Messages = nil, nil
 	x.req.changeHeader(g.Handling().RequestHeader)
 	if x.req.parsed != nil && x.req.body.tail == nil {
 		var parts [3][]byte
@@ -240,7 +246,9 @@ func (x *exchange) forward() error {
 
 // sendHeader sends the header of the replica's answer to the client.
 func (x *exchange) sendHeader(in *incoming) {
-	in.fields = withoutCORS(in.fields, x.w.Header()["Vary"])
+	if !x.req.passes {
+		in.fields = withoutCORS(in.fields, x.w.Header()["Vary"])
+	}
 	x.copyHeader(in, x.req.id)
 	g := x.proxy.grant
 	applyChanges(x.w.Header(), g.Handling().ResponseHeader)
@@ -276,7 +284,7 @@ func (x *exchange) refuse(err error) {
 	}
 	r := ingress.Refuse(ctx, x.gw.dispatch, x.pass, x.req.model, err)
 	if r == nil {
-		x.code = statusClientGone
+		x.code, x.reason = statusClientGone, "the client left"
 		return
 	}
 	if label := refusedBy(r.Reason); label != "" {
@@ -294,6 +302,7 @@ func (x *exchange) settle() {
 	if x.req.parsed != nil {
 		x.seen.MaxTokens = x.req.parsed.MaxTokens
 	}
+	x.seen.Sent += x.sent
 	cost := x.stepTokens
 	if !x.graph {
 		cost = x.seen.Cost(x.req.promptLength())
@@ -306,7 +315,8 @@ func (x *exchange) settle() {
 	if x.gw.cfg.Ended.Any() {
 		r := x.req.r
 		e = journal.Request{Key: cmp.Or(x.pass.Key(), x.refusedKey), Method: r.Method, Path: r.URL.EscapedPath(),
-			Received: max(x.req.body.length, int64(len(x.req.body.head))), Trace: x.seen.TraceID(r.Header)}
+			Received: max(x.req.body.length, int64(len(x.req.body.head))), Trace: x.seen.TraceID(r.Header),
+			Reason: x.reason, OverLimit: x.refusedKey != ""}
 		e.Client, _, _ = net.SplitHostPort(r.RemoteAddr)
 		if g := x.proxy.grant; g != nil {
 			e.Replica, e.Queued = g.Replica(), g.Waited()

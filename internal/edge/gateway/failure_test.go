@@ -43,6 +43,9 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 		"half a header":   "HTTP/1.1 200 OK\r\nContent-Le",
 		"header alone":    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n",
 		"chunked, no end": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n",
+		// As vLLM 0.32 says it to each request that it has, before it ends itself.
+		"the engine's last words": "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" +
+			`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.","type":"InternalServerError","param":null,"code":500}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil)
@@ -52,6 +55,11 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 			}
 		})
 	}
+	t.Run("last words that a client wrote", func(t *testing.T) {
+		r := newRig(t, nil)
+		r.d.SetPool(pool("iris", replicaServer(t, hijack("HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\n\r\n"+`{"error":"cannot parse {\"error\":{\"message\":\"EngineCore encountered an issue"}`))))
+		r.send("POST", "/v2/models/iris/infer", "{}").want(t, 500, "cannot parse")
+	})
 	t.Run("alone", func(t *testing.T) {
 		r := newRig(t, nil)
 		var calls atomic.Int32

@@ -31,6 +31,26 @@ func (x *exchange) enterRoute(call surface.Call, anthropic bool) surface.Call {
 	return found
 }
 
+// enterPlain is the call of a request that an HTTPRoute leads to Kubernetes Services: it
+// is forwarded as it stands.
+func (x *exchange) enterPlain(call surface.Call, path string) (surface.Call, bool) {
+	d := x.gw.dispatch
+	if !d.HasHTTPRoutes() || !d.Passes(x.query(), call.Kind.Known()) {
+		return call, false
+	}
+	x.req.passes, x.req.known = true, call.Kind.Known()
+	return surface.Call{Kind: surface.AsIs, Path: path}, true
+}
+
+// servePlain forwards such a request, if the route still takes it now that its key is
+// known.
+func (x *exchange) servePlain() error {
+	if !x.req.passes || !x.gw.dispatch.Passes(x.query(), x.req.known) {
+		return x.req.notFound()
+	}
+	return x.serveAsIs()
+}
+
 // staysRewritten returns an error unless the request's HTTPRoute still takes it, now that
 // its key and model are known: those of another namespace have no such path.
 func (x *exchange) staysRewritten() error {
@@ -76,7 +96,12 @@ func (q *request) changeHeader(changes []routing.HeaderChange) {
 		}
 		delete(h, "Connection")
 	}
+	const forwarded = "X-Forwarded-For" // by which loops are found, and clients: it is no route's
+	came, there := h[forwarded]
 	applyChanges(h, changes)
+	if delete(h, forwarded); there {
+		h[forwarded] = came
+	}
 	q.fields = q.fields[:0] // they are encoded anew
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 // filtered routes paths below prefix to the service m, as h says.
@@ -31,8 +32,8 @@ func sees(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Engine", "vllm")
 	h.Set("Server", "uvicorn")
 	h.Add("X-Trace", "1")
-	_, _ = fmt.Fprintf(w, "%s %s host=%s tenant=%q secret=%q team=%q auth=%q", r.Method, r.URL.RequestURI(), r.Host,
-		r.Header.Values("X-Tenant"), r.Header.Values("X-Secret"), r.Header.Values("X-Team"), r.Header.Values("Authorization"))
+	_, _ = fmt.Fprintf(w, "%s %s host=%s tenant=%q secret=%q team=%q auth=%q from=%q", r.Method, r.URL.RequestURI(), r.Host,
+		r.Header.Values("X-Tenant"), r.Header.Values("X-Secret"), r.Header.Values("X-Team"), r.Header.Values("Authorization"), r.Header.Values("X-Forwarded-For"))
 }
 
 func TestHeaderFilters(t *testing.T) {
@@ -43,13 +44,13 @@ func TestHeaderFilters(t *testing.T) {
 	}
 	filtered(r, map[string]routing.Handling{"/v1/completions": {
 		RequestHeader: []routing.HeaderChange{change(routing.HeaderSet, "X-Tenant", "blue"), change(routing.HeaderAdd, "X-Team", "b"),
-			change(routing.HeaderRemove, "X-Secret", ""), change(routing.HeaderSet, "Authorization", "Bearer upstream")},
+			change(routing.HeaderRemove, "X-Secret", ""), change(routing.HeaderSet, "X-Forwarded-For", "10.9.9.9"), change(routing.HeaderSet, "Authorization", "Bearer upstream")},
 		ResponseHeader: []routing.HeaderChange{change(routing.HeaderRemove, "Server", ""), change(routing.HeaderSet, "X-Engine", "ours"), change(routing.HeaderAdd, "X-Trace", "2")},
 	}})
 	body := `{"model":"m","prompt":"hi"}`
-	// A client cannot have the gateway drop what the route sets.
-	a := r.send("POST", "/v1/completions", body, "X-Tenant", "red", "X-Secret", "s", "X-Team", "a", "Connection", "X-Tenant, Authorization")
-	a.want(t, 200, `tenant=["blue"]`, `secret=[]`, `team=["a" "b"]`, `auth=["Bearer upstream"]`)
+	// A client cannot have the gateway drop what the route sets, nor a route whom it came through.
+	a := r.send("POST", "/v1/completions", body, "X-Forwarded-For", "10.0.0.1", "X-Tenant", "red", "X-Secret", "s", "X-Team", "a", "Connection", "X-Tenant, Authorization")
+	a.want(t, 200, `tenant=["blue"]`, `secret=[]`, `team=["a" "b"]`, `auth=["Bearer upstream"]`, `from=["10.0.0.1, 127.0.0.1"]`)
 	if got := a.header; got.Get("Server") != "" || got.Get("X-Engine") != "ours" || strings.Join(got.Values("X-Trace"), ",") != "1,2" {
 		t.Errorf("the client gets %v", got)
 	}
@@ -114,7 +115,7 @@ func TestRouteAfterNames(t *testing.T) {
 	away := routing.Handling{Redirect: &routing.Redirect{Status: 307, URLRewrite: routing.URLRewrite{Host: "a.test"}}}
 	strip := routing.Handling{Rewrite: &routing.URLRewrite{Path: &routing.PathRewrite{Prefix: "/team", Value: "/openai"}}}
 	r.d.SetObjects([]routing.Object{&routing.HTTPRoute{Meta: service.Meta{Key: service.ParseKey("a/r")}, AfterNames: true, Rules: []routing.HTTPRule{
-		rule("/v1", away), rule("/v2", away), rule("/old", away),
+		rule("/v1", away), rule("/v2", away), rule("/old", away), rule("/", away),
 		rule("/team", strip, routing.Backend{Ref: routing.Service(service.ParseKey("a/mine")), Weight: 1}),
 	}}})
 	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -131,6 +132,8 @@ func TestRouteAfterNames(t *testing.T) {
 		{"GET", "/v2/models/iris/ready", "", 200},
 		{"GET", "/v2/models/mine/ready", "", 307},
 		{"GET", "/v1/models", "", 200},
+		{"GET", "/", "", 200},
+		{"GET", "/v2", "", 200},
 		{"GET", "/old/a", "", 307},
 		{"POST", "/team/v1/chat/completions", `{"model":"mine","messages":[]}`, 200},
 		{"POST", "/team/v1/chat/completions", `{"model":"iris","messages":[]}`, 404},
@@ -163,5 +166,33 @@ func TestStepsAreNotRedirected(t *testing.T) {
 		if a := r.send("POST", path, `{"instances":[1]}`, "Host", host); a.code != 200 || a.header.Get("Location") != "" {
 			t.Errorf("%s: %d to %q: %s", host, a.code, a.header.Get("Location"), a.body)
 		}
+	}
+}
+
+// TestPlainServices: requests that an HTTPRoute leads to Kubernetes Services are
+// forwarded whatever their path and body, and need a key like all others.
+func TestPlainServices(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *dispatch.Config) { c.CORSOrigins = []string{"https://page.example"} })
+	at := routing.ServicePool(service.Key{Namespace: "default", Name: "echo"}, 80)
+	p := pool("echo", replicaServer(t, sees))
+	p.Key, p.Shared = at.Key, true
+	r.d.SetPool(p)
+	o := &routing.HTTPRoute{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: "r"}}, Hostnames: []string{"echo.test"},
+		Rules: []routing.HTTPRule{{Matches: []routing.HTTPMatch{{Path: routing.ValueMatch{Type: routing.MatchPrefix, Value: "/"}}},
+			Backends: []routing.Backend{{Ref: at, Weight: 1, Plain: true}}}}}
+	r.d.SetObjects([]routing.Object{o, &routing.Pool{Meta: service.Meta{Key: at.Key}}})
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/", ""}, {"PUT", "/healthz?a=%2F", ""}, {"GET", "/v1/models", ""}, {"POST", "/v1/chat/completions", "no JSON"},
+		{"DELETE", "/v2/models/m/infer", ""}, {"POST", "/metrics", ""}, {"POST", "/a%2Fb", "{}"},
+	} {
+		r.send(c.method, c.path, c.body, "Host", "echo.test").want(t, 200, c.method+" "+c.path+" host=echo.test")
+	}
+	// Pages that may read its answers are the Service's to name.
+	if a := r.send("OPTIONS", "/v1/models", "", "Host", "echo.test", "Origin", "https://page.example", "Access-Control-Request-Method", "GET"); a.code != 200 || a.header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a preflight: %d %v", a.code, a.header)
+	}
+	r.send("GET", "/", "", "Host", "other.test").want(t, 404, "nothing is served at /")
+	if a := r.send("HEAD", "/", "", "Host", "other.test"); a.code != 404 || len(a.header["Content-Type"]) > 0 {
+		t.Errorf("HEAD: %d %v", a.code, a.header)
 	}
 }

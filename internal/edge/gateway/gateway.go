@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +19,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/outside"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/payloads"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/surface"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -36,7 +39,7 @@ type Gateway struct {
 
 	payloads   *payloads.Queue // for services' loggers
 	gatherings gatherings      // for services' batchers
-	servers    *http.Client    // for steps of graphs
+	servers    servers         // of steps of graphs
 }
 
 // New makes a gateway in front of d and registers its metrics.
@@ -53,8 +56,9 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 		pages: network.Guard{Hosts: cfg.AllowedHosts, Origins: cfg.CORSOrigins, KnowsHost: d.KnowsHost},
 		cors:  corsOf(cfg.CORSOrigins)}
 	g.buffered.Limit = cfg.MaxBufferedBytes
-	g.servers = newServers(cfg)
+	g.servers = outside.New(outside.Config{Reach: cfg.Reach, Dial: cfg.DialTimeout, Answer: cfg.AnswerTimeout, Idle: http.DefaultMaxIdleConnsPerHost})
 	copies := payloads.DefaultConfig()
+	copies.Reach = cfg.Reach
 	copies.Failed = func(url string, err error) {
 		g.warnings.Warn(time.Now(), "a logger did not take a payload", url, "error", err)
 	}
@@ -70,13 +74,30 @@ func New(cfg Config, d *dispatch.Dispatcher, log *slog.Logger, reg prometheus.Re
 }
 
 // Handler serves the surfaces.
-func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
+func (g *Gateway) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.cfg.GRPC == nil || !rawgrpc.IsCall(r) {
+			g.serve(w, r)
+		} else if err := g.checkPage(r); err != nil {
+			rawgrpc.Refuse(w, err.Error())
+		} else {
+			g.cfg.GRPC.ServeHTTP(w, r)
+		}
+	})
+}
 
 // Serve answers on l until ctx ends, then lets requests in flight finish for
 // at most DrainTimeout. It closes l. The error is nil after a stop by ctx,
 // even if requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	return g.run(ctx, l, g.server(g.Handler()))
+}
+
+// ServeTLS is Serve over TLS, whatever Config.TLS is.
+func (g *Gateway) ServeTLS(ctx context.Context, l net.Listener, c *tls.Config) error {
+	srv := g.server(g.Handler())
+	srv.TLSConfig = c.Clone() // net/http changes it
+	return g.run(ctx, l, srv)
 }
 
 func (g *Gateway) run(ctx context.Context, l net.Listener, srv *http.Server) error {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -235,7 +235,7 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 		to = routing.Service(service.Key{Namespace: w.graph.Namespace, Name: s.Service})
 		r, err = w.toService(ctx, to.Key, body)
 	} else {
-		r, inside, err = w.toURL(ctx, s.URL, body)
+		r, to, inside, err = w.toURL(ctx, s, body)
 	}
 	if err != nil {
 		return result{}, err
@@ -246,7 +246,7 @@ func (w *walk) step(ctx context.Context, s *routing.GraphStep, body []byte) (res
 	if inside {
 		a = w.x.gw.ask(r, to, w.client)
 	} else {
-		a = w.x.gw.askOutside(r, w.client)
+		a = w.x.gw.askOutside(r, w.graph.Namespace, w.client)
 	}
 	w.keep(a)
 	switch {
@@ -302,35 +302,51 @@ func (w *walk) toService(ctx context.Context, k service.Key, body []byte) (*http
 	return http.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
 }
 
-// toURL is the request for a step's URL, and whether this gateway answers it.
-func (w *walk) toURL(ctx context.Context, text string, body []byte) (r *http.Request, inside bool, err error) {
-	r, err = http.NewRequestWithContext(ctx, http.MethodPost, text, bytes.NewReader(body))
+// toURL is the request for a step's URL, and whether this gateway answers it. to is
+// where it goes then; zero has its host and model decide.
+func (w *walk) toURL(ctx context.Context, s *routing.GraphStep, body []byte) (r *http.Request, to routing.Ref, inside bool, err error) {
+	r, err = http.NewRequestWithContext(ctx, http.MethodPost, s.URL, bytes.NewReader(body))
 	if err != nil || r.URL.Host == "" {
-		return nil, false, fmt.Errorf("%q is not the URL of a server", text)
+		return nil, to, false, fmt.Errorf("%q is not the URL of a server", s.URL)
 	}
-	if w.x.gw.dispatch.KnowsHost(r.URL.Host) {
-		return r, true, nil
+	// A graph asks as who may ask for everything: where others write graphs than who may
+	// do that, its URLs lead to services of its own namespace alone, and to nothing that
+	// the gateway answers itself.
+	guarded := w.x.gw.cfg.Reach != nil
+	if !guarded && w.x.gw.dispatch.KnowsHost(r.URL.Host) {
+		return r, to, true, nil
 	}
-	if k, ok := clusterService(r.URL.Hostname()); ok {
+	if k, ok := clusterService(r.URL.Hostname(), w.graph.Namespace); ok && (!guarded || k.Namespace == w.graph.Namespace) {
 		if _, there := w.x.gw.dispatch.Served(k); there {
 			r.Host = k.Name + "." + k.Namespace + "." + w.x.gw.dispatch.Domain()
-			return r, true, nil
+			if guarded {
+				to, err = routing.Service(k), asksModel(s, r.URL)
+			}
+			return r, to, true, err
 		}
 	}
 	// net/http may read the body after it has the answer, when its memory is another
 	// request's.
-	r, err = http.NewRequestWithContext(ctx, http.MethodPost, text, bytes.NewReader(bytes.Clone(body)))
-	return r, false, err
+	r, err = http.NewRequestWithContext(ctx, http.MethodPost, s.URL, bytes.NewReader(bytes.Clone(body)))
+	return r, to, false, err
+}
+
+// asksModel is why a step's URL is not a service's to answer; nil where it is. What the
+// gateway answers itself is of all namespaces.
+func asksModel(s *routing.GraphStep, u *url.URL) error {
+	kind := surface.Find(u.EscapedPath(), u.Path, false).Kind
+	if kind.Forwards() || kind == surface.Unknown || kind == surface.Unlisted { // an HTTPRoute may name the last two
+		return nil
+	}
+	return fmt.Errorf("step %s: %q is no path by which a model is asked: name one that is, or the service by serviceName", label(s), u.Path)
 }
 
 // clusterService is the service that a host of a cluster names, as manifests for
-// KServe's router do: NAME.NAMESPACE.svc.cluster.local, with -predictor after the name
+// KServe's router in a namespace do: network.ServiceHost, with -predictor after the name
 // or without.
-func clusterService(host string) (service.Key, bool) {
-	host = strings.TrimSuffix(host, ".cluster.local")
-	rest, ok := strings.CutSuffix(host, ".svc")
-	name, namespace, two := strings.Cut(rest, ".")
-	if !ok || !two || strings.Contains(namespace, ".") {
+func clusterService(host, namespace string) (service.Key, bool) {
+	name, namespace, ok := network.ServiceHost(host, namespace)
+	if !ok {
 		return service.Key{}, false
 	}
 	name = strings.TrimSuffix(strings.TrimSuffix(name, "-default"), "-predictor")
@@ -338,9 +354,9 @@ func clusterService(host string) (service.Key, bool) {
 }
 
 // askOutside asks a server that is none of this gateway's.
-func (g *Gateway) askOutside(r *http.Request, client string) *whole {
+func (g *Gateway) askOutside(r *http.Request, namespace, client string) *whole {
 	w := g.whole(client)
-	resp, err := g.servers.Do(r)
+	resp, err := g.servers.Do(r, namespace)
 	if err != nil {
 		w.err = err
 		return w
@@ -353,10 +369,7 @@ func (g *Gateway) askOutside(r *http.Request, client string) *whole {
 	return w
 }
 
-// newServers is the client of servers that are none of this gateway's.
-func newServers(c Config) *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DialContext = (&net.Dialer{Timeout: c.DialTimeout}).DialContext
-	transport.ResponseHeaderTimeout = c.AnswerTimeout
-	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// servers are none of this gateway's, and named by manifests of a namespace.
+type servers interface {
+	Do(r *http.Request, namespace string) (*http.Response, error)
 }

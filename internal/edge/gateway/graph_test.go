@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -105,6 +106,29 @@ func TestGraphNodes(t *testing.T) {
 	}
 }
 
+// TestGraphStaysInItsNamespace: where others write graphs than who may ask for
+// everything, a step's URL leads to a service of the graph's namespace itself, and to
+// nothing that the gateway answers of all.
+func TestGraphStaysInItsNamespace(t *testing.T) {
+	for path, want := range map[string]string{
+		"/v1/models/a:predict":                `{"by":"a","path":"/v1/models/a:predict","tenant":"","predictions":[{}]}`,
+		"/v1/models/secret:predict":           "secret",
+		"/v2/repository/index":                "could not answer: step first: \\\"/v2/repository/index\\\" is no path by which a model is asked",
+		"/v2/repository/models/secret/unload": "is no path by which a model is asked",
+		"/v1/models":                          "is no path by which a model is asked",
+		"/":                                   "is no path by which a model is asked",
+		"/metrics":                            "nothing is served at /metrics",
+	} {
+		r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{Name: "first", URL: "http://a" + path}))})
+		r.gw.cfg.Reach = func(string, string) (string, error) { return "", errors.New("nothing is outside") }
+		r.d.SetPool(pool("other/secret", echoing(t, "theirs", 200)))
+		a := r.send(http.MethodPost, "/", `{}`, "Host", atGraph)
+		if !strings.Contains(a.body, want) || strings.Contains(a.body, "theirs") || strings.Contains(a.body, "UNAVAILABLE") || strings.Contains(a.body, "READY") {
+			t.Errorf("%s: got %d %s, want %s", path, a.code, a.body, want)
+		}
+	}
+}
+
 // TestGraphIsNotExplained: to explain a request sends nothing.
 func TestGraphIsNotExplained(t *testing.T) {
 	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{Service: "a"}))})
@@ -194,7 +218,7 @@ func (l late) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestGraphAsksOutsideWithItsOwnBody(t *testing.T) {
 	r := graphed(t, &routing.Graph{Nodes: root(node(routing.NodeSequence, routing.GraphStep{URL: "http://afar.test/"}))})
 	bodies := make(late, 20)
-	r.gw.servers = &http.Client{Transport: bodies}
+	r.gw.servers = through{bodies}
 	for i := range cap(bodies) {
 		r.send(http.MethodPost, "/", fmt.Sprintf(`"request %2d"`, i), "Host", atGraph).want(t, http.StatusOK)
 	}
@@ -278,3 +302,8 @@ func TestGraphAnswersCountAsTheClients(t *testing.T) {
 	}
 	until(t, func() bool { return r.gw.buffered.Used() == 0 }) // all is given back, after the client has its answer
 }
+
+// through are servers that all are one transport's.
+type through struct{ http.RoundTripper }
+
+func (t through) Do(r *http.Request, _ string) (*http.Response, error) { return t.RoundTrip(r) }

@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/http1"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/ingress"
 )
 
 // guarded reports whether requests must show that no web page of another site
@@ -60,7 +61,7 @@ func (g *Gateway) checkPage(r *http.Request) error {
 // A request that has passed many proxies is in a loop: a pool may lead back to this
 // gateway, or two gateways to each other.
 func checkTarget(r *http.Request) error {
-	if n := forwards(r); n > maxForwards {
+	if n := ingress.Forwards(r.Header["X-Forwarded-For"]); n > ingress.MaxForwards {
 		return &failure{status: http.StatusLoopDetected, message: fmt.Sprintf("the request has come through %d proxies, as X-Forwarded-For says: a pool leads back to this gateway", n)}
 	}
 	if m := r.Method; m == http.MethodConnect || m == http.MethodTrace {
@@ -86,17 +87,6 @@ func plainPath(path string) bool {
 	return strings.IndexFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0
 }
 
-// maxForwards is how many proxies a request may have come through.
-const maxForwards = 32
-
-// forwards is how many proxies X-Forwarded-For names.
-func forwards(r *http.Request) (n int) {
-	for _, v := range r.Header["X-Forwarded-For"] {
-		n += 1 + strings.Count(v, ",")
-	}
-	return n
-}
-
 // corsOf lets pages of these origins use every API: they may send any header, and
 // read what tells them how to go on.
 func corsOf(origins []string) network.CORS {
@@ -107,7 +97,7 @@ func corsOf(origins []string) network.CORS {
 // answerCORS lets an allowed page read the answer. It reports whether the request
 // was a preflight, which it has answered.
 func (x *exchange) answerCORS() bool {
-	if len(x.gw.cfg.CORSOrigins) == 0 {
+	if len(x.gw.cfg.CORSOrigins) == 0 || x.req.passes { // a plain Service answers for itself
 		return false
 	}
 	h := x.req.r.Header

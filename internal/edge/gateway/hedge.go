@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
@@ -45,7 +46,7 @@ func (q *request) hedgeable() bool {
 // hedgeAfter is how long this try may take to begin its answer before a second replica
 // is asked; false is never.
 func (p *proxy) hedgeAfter() (time.Duration, bool) {
-	if p.grant.Handling().Hedge == nil || p.seen.Tries > 1 || p.grant.Prefill() != "" || !p.req.hedgeable() {
+	if p.grant.Handling().Hedge == nil || p.seen.Tries > 1 || p.grant.Prefill() != "" || p.grant.Encoders() != nil || !p.req.hedgeable() {
 		return 0, false
 	}
 	return p.grant.HedgeAfter()
@@ -78,7 +79,7 @@ func (p *proxy) attempt(g *dispatch.Grant, ended chan<- *attempt) *attempt {
 	a.limit, a.ofRoute = p.tryTimeout(g)
 	a.ctx, a.cancel = context.WithCancel(p.req.r.Context())
 	out := &http1.Request{Address: g.Address(), Host: p.req.host(g), Method: p.req.r.Method, Target: p.req.target(g),
-		Fields: bytes.Clone(p.req.header()), Timeout: a.limit}
+		Fields: bytes.Clone(p.req.headerTo(g)), Timeout: a.limit}
 	out.Body, out.Length = p.req.appendBody(nil, g.Model())
 	t := p.transport
 	go func() {
@@ -102,8 +103,22 @@ func firstBytes(in *incoming) (out relay, err error) {
 		out.close()
 		return out, out.err
 	}
+	if in.status == http.StatusInternalServerError && slices.ContainsFunc(lastWords, func(w string) bool { return bytes.HasPrefix((*out.buf)[:out.n], []byte(w)) }) {
+		out.close()
+		return out, errDied
+	}
 	return out, nil
 }
+
+// lastWords are what servers answer with 500 to each request that they have when the
+// process behind them that computes has died, before they end themselves. The body
+// begins so: what a client wrote may stand later in it.
+var lastWords = []string{
+	`{"error":{"message":"EngineCore encountered an issue`, // vLLM's EngineDeadError
+}
+
+// errDied is a server that said its last words.
+var errDied = errors.New("its engine has died, by its own answer")
 
 // tryHedged is try with a second replica that is asked if the first has not begun its
 // answer after a time. The answer that begins first is the request's, unless it is a

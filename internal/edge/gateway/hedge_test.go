@@ -13,6 +13,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
 
 const completion = `{"model":"m","prompt":"hi"}`
@@ -121,6 +122,40 @@ func TestHedge(t *testing.T) {
 	}
 	if got := r.counter("roundhouse_gateway_hedges_total", hedgeWon); got != 1 {
 		t.Errorf("%v hedges are counted", got)
+	}
+}
+
+// TestHedgeNamesTheModelAsEachReplicaDoes: each replica is asked for an adapter by the
+// name that its own service has for it.
+func TestHedgeNamesTheModelAsEachReplicaDoes(t *testing.T) {
+	r := newRig(t, nil)
+	type call struct{ replica, body string }
+	asked := make(chan call, 2)
+	all := dispatch.PoolConfig{Key: service.Key{Namespace: "default", Name: "both"}, Shared: true}
+	for _, name := range []string{"a", "b"} {
+		m := pool(name, replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			if asked <- (call{name, string(body)}); len(asked) == 1 {
+				<-req.Context().Done()
+				return
+			}
+			_, _ = fmt.Fprint(w, "second")
+		}))
+		m.Adapters = []dispatch.Adapter{{Name: "sql", ServedName: name + ":sql"}}
+		all.Members = append(all.Members, m)
+	}
+	r.d.SetPool(all)
+	r.d.SetObjects([]routing.Object{&routing.Pool{Meta: service.Meta{Key: all.Key}}, &routing.Route{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: "r"}}, Models: []string{"sql"},
+		Targets: []routing.Target{{Ref: routing.PoolRef(all.Key), Weight: 1}}, Handling: routing.Handling{Hedge: &routing.Hedge{After: 20 * time.Millisecond, Budget: routing.DefaultRetryBudget}}}})
+	r.send("POST", "/v1/completions", `{"model":"sql","prompt":"hi"}`).want(t, 200, "second")
+	first, second := <-asked, <-asked
+	if first.replica == second.replica {
+		t.Fatalf("one replica was asked twice: %+v, %+v", first, second)
+	}
+	for _, c := range []call{first, second} {
+		if want := `{"model":"` + c.replica + `:sql","prompt":"hi"}`; c.body != want {
+			t.Errorf("%s was sent %s, want %s", c.replica, c.body, want)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ func (x *exchange) logRequest() {
 		return
 	}
 	h := x.req.r.Header
-	x.logged = logged{of: of, event: payloads.Event{URL: of.URL, ID: cmp.Or(h.Get(headerEventID), x.req.id), Time: x.seen.Begun,
+	x.logged = logged{of: of, event: payloads.Event{URL: of.URL, Namespace: of.Service.Namespace, ID: cmp.Or(h.Get(headerEventID), x.req.id), Time: x.seen.Begun,
 		Source: "/" + of.Service.Namespace + "/" + of.Service.Name, ContentType: h.Get("Content-Type"),
 		Attributes: map[string]string{"Inferenceservicename": of.Service.Name, "Namespace": of.Service.Namespace,
 			"Component": component(of.Component), "Endpoint": endpoint(of.Service), "Metadata": payloads.JSON(metadata(h, of.Headers))}}}

@@ -48,7 +48,7 @@ type copied struct {
 func (x *exchange) mirror(g *dispatch.Grant) {
 	for _, to := range g.Handling().Mirrors {
 		q := &x.req
-		if slices.ContainsFunc(ingress.PeerHeaders, func(name string) bool { return len(q.r.Header[name]) > 0 }) {
+		if len(q.r.Header[routing.HeaderRank]) > 0 || slices.ContainsFunc(ingress.PeerHeaders, func(name string) bool { return len(q.r.Header[name]) > 0 }) {
 			continue // they name servers of another pool than the mirror's
 		}
 		if !q.body.replayable() || q.body.tail != nil || q.form || len(q.body.head) > maxMirrorBytes ||
@@ -117,6 +117,9 @@ func (c *copied) send() error {
 	out.Address, out.Host, out.Target, out.Timeout = g.Address(), g.Address(), pathFor(&c.call, c.path, c.rewritten, prefix, name), c.answerTimeout(g)
 	if c.query != "" {
 		out.Target += "?" + c.query
+	}
+	if rank := g.Rank(); rank != "" {
+		out.Fields = http1.AppendField(out.Fields, routing.HeaderRank, rank)
 	}
 	body := c.body
 	if c.parsed != nil && name != "" && name != c.model {

@@ -155,10 +155,11 @@ func TestUsage(t *testing.T) {
 		"frames": {"request_id": "req-1", "key": k.ID, "method": "POST", "path": "/v1/chat/completions", "target": "default/frames", "replica": "frames-0",
 			"status": 200.0, "prompt_tokens": 7.0, "completion_tokens": 10.0, "cached_tokens": 4.0, "bytes_out": float64(len(events)), "bytes_in": 47.0,
 			"client": "127.0.0.1", "trace_id": "0af7651916cd43dd8448eb211c80319c", "tries": nil},
-		"flaky":          {"tries": 2.0, "replica": "flaky-1", "status": 200.0},
-		"bad":            {"status": 400.0, "prompt_tokens": nil},
-		"nope-by-client": {"status": 404.0, "target": nil, "replica": nil, "ttft_ms": nil},
-		"iris":           {"prompt_tokens": nil, "path": "/v2/models/iris/infer"},
+		"flaky": {"tries": 2.0, "replica": "flaky-1", "status": 200.0},
+		"bad":   {"status": 400.0, "prompt_tokens": nil},
+		"nope-by-client": {"status": 404.0, "target": nil, "replica": nil, "ttft_ms": nil,
+			"reason": `model "nope-by-client" is not served here; the models are bad, claude, flaky, frames, iris, one, whole`},
+		"iris": {"prompt_tokens": nil, "path": "/v2/models/iris/infer"},
 	} {
 		for field, v := range want {
 			if entries[model][field] != v {

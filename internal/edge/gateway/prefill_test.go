@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/test/loopback"
@@ -231,4 +233,68 @@ func TestPrefillClientLeaves(t *testing.T) {
 	if n := r.counter(prefillsTotal, prefillFailed); n != 0 {
 		t.Errorf("%v failures are counted", n)
 	}
+}
+
+// TestEncoders: a sidecar is told who computes the pictures of a chat, anew at each try,
+// and no client can name anybody.
+func TestEncoders(t *testing.T) {
+	const evil = "169.254.169.254:80"
+	r := newRig(t, nil)
+	told := make(chan []string, 10)
+	failing := replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		told <- append([]string{"failing"}, req.Header[headerEncoders]...)
+		hijack("")(w, req)
+	})
+	sidecar := replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		told <- append([]string{"sidecar"}, slices.Concat(req.Header[headerEncoders], req.Header[headerPrefill])...)
+		echo(w, req)
+	})
+	p := pool("room", sidecar)
+	p.Shared, p.Protocol = true, service.ProtocolOpenAI
+	to := routing.PoolRef(p.Key)
+	r.d.SetObjects([]routing.Object{&routing.Pool{Meta: service.Meta{Key: p.Key}},
+		&routing.Route{Meta: service.Meta{Key: service.ParseKey("chat")}, Models: []string{"chat"}, Targets: []routing.Target{{Ref: to, Weight: 1}}}})
+	ask := func(body string, want ...string) {
+		t.Helper()
+		r.send("POST", "/v1/chat/completions", body, "Content-Type", "application/json", "X-Encoder-Hosts-Ports", evil, "X-Prefiller-Host-Port", evil).want(t, 200)
+		for _, w := range want {
+			if got := strings.Join(<-told, " "); got != w {
+				t.Errorf("%.60s: the sidecar is told %q, want %q", body, got, w)
+			}
+		}
+	}
+	chat := func(urls ...string) string {
+		var parts []string
+		for _, u := range urls {
+			parts = append(parts, `{"type":"image_url","image_url":{"url":"`+u+`"}}`)
+		}
+		return `{"model":"chat","messages":[{"role":"user","content":[` + strings.Join(parts, ",") + `]}]}`
+	}
+	r.d.SetPool(p)
+	ask(chat("http://a"), "sidecar") // nobody encodes apart
+	p.Replicas = append(p.Replicas, replica.Replica{ID: "encode-0", Role: service.RoleEncode, Phase: replica.Ready, HTTP: "127.0.0.1:9"})
+	r.d.SetPool(p)
+	ask(chat("http://a", "http://b", "http://a"), "sidecar 127.0.0.1:9,127.0.0.1:9")
+	ask(chat(), "sidecar")
+	ask(`{"model":"chat","messages":[{"role":"user","content":"hi"}]}`, "sidecar")
+	var many []string
+	for n := range 10_000 {
+		many = append(many, fmt.Sprint("http://a/", n))
+	}
+	ask(chat(many...), "sidecar "+strings.TrimSuffix(strings.Repeat("127.0.0.1:9,", 64), ","))
+
+	p.Replicas = append(pool("room", failing).Replicas, p.Replicas[1], replica.Replica{ID: "decode-1", Phase: replica.Ready, HTTP: sidecar})
+	p.Replicas[2].Role = service.RoleEngine
+	for n := range 20 { // until the failing one is tried
+		p.Replicas[0].ID = fmt.Sprint("failing-", n)
+		r.d.SetPool(p)
+		ask(chat("http://a"))
+		if got := <-told; got[0] == "failing" {
+			if next := <-told; len(got) != 2 || len(next) != 1 {
+				t.Errorf("told %v, and then %v: its only encoder may be why it failed", got, next)
+			}
+			return
+		}
+	}
+	t.Error("the failing replica was never asked")
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -120,11 +121,15 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 }
 
 // headerPrefill tells a decode replica (the sidecar in front of it) which replica
-// computes the prompt. It is one of ingress.PeerHeaders.
-const headerPrefill = "X-Prefiller-Host-Port"
+// computes the prompt, headerEncoders which servers compute its pictures, sounds and
+// videos, with commas between them. They are ingress.PeerHeaders.
+const (
+	headerPrefill  = "X-Prefiller-Host-Port"
+	headerEncoders = "X-Encoder-Hosts-Ports"
+)
 
-// setTryHeaders sets the headers that differ from try to try: which replica
-// computes the prompt, and the trace context.
+// setTryHeaders sets the headers that differ from try to try: which replicas
+// compute parts of the prompt, and the trace context.
 func (p *proxy) setTryHeaders() {
 	q := p.req
 	if !q.picked && !q.routed { // otherwise a picker or a router has named it
@@ -132,12 +137,18 @@ func (p *proxy) setTryHeaders() {
 		if disaggregation(p.grant) == service.DisaggregationHeader {
 			to = p.grant.Prefill()
 		}
-		if before, ok := q.r.Header[headerPrefill]; (to != "" || ok) && (len(before) != 1 || before[0] != to) {
-			q.setHeader(headerPrefill, to)
-		}
+		q.nameHelpers(headerPrefill, to)
+		q.nameHelpers(headerEncoders, strings.Join(p.grant.Encoders(), ","))
 	}
 	if parent := p.seen.Trying(q.r.Method, p.grant.Address(), p.grant.Replica()); parent != "" {
 		q.setHeader(observe.HeaderTraceparent, parent)
+	}
+}
+
+// nameHelpers has a header name those that help the replica; "" for nobody.
+func (q *request) nameHelpers(header, to string) {
+	if before, ok := q.r.Header[header]; (to != "" || ok) && (len(before) != 1 || before[0] != to) {
+		q.setHeader(header, to)
 	}
 }
 
@@ -163,7 +174,7 @@ func (p *proxy) sendOnce() (incoming, error) {
 	out := &p.outgoing
 	p.limit, p.limitOfRoute = p.tryTimeout(p.grant)
 	*out = http1.Request{Address: address, Host: q.host(p.grant), Method: q.r.Method, Target: q.target(p.grant),
-		Fields: q.header(), Timeout: p.limit}
+		Fields: q.headerTo(p.grant), Timeout: p.limit}
 	out.Body, out.Length = q.appendBody(p.parts[:0], p.grant.Model())
 	if q.body.tail != nil {
 		out.Tail = q.body.tail
@@ -238,6 +249,7 @@ func (p *proxy) again(a dispatch.Answer) bool {
 		if ends := p.ends(); !ends.IsZero() && time.Until(ends) <= j.After {
 			return false
 		}
+		p.grant.Pause() // others may have its place meanwhile
 		wait := time.NewTimer(j.After)
 		defer wait.Stop()
 		select {
@@ -282,7 +294,7 @@ func lost(err error) error {
 // replica does, or is useless, since what came is not an answer.
 func isLost(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		errors.Is(err, http1.ErrMalformed) ||
+		errors.Is(err, http1.ErrMalformed) || errors.Is(err, errDied) ||
 		errors.Is(err, syscall.ECONNREFUSED) // after a kept connection broke, so that the request may have been sent
 }
 

@@ -36,12 +36,17 @@ type request struct {
 	inBody openai.Request
 	form   bool     // the body is a form, not JSON
 	prompt [][]byte // raw parts of the body, in order; none once the request has its place
+	// messages is the raw JSON of a chat's; none once the request has its place.
+	messages []byte
 	// promptBytes is the length of a prompt that was forgotten.
 	promptBytes int
 	// picked: an endpoint picker chose the replicas; renamed: it changed the model's
 	// name in the body.
 	picked, renamed bool
-	routed          bool // to was its router's choice (ServeTo), whose PeerHeaders count
+	// passes: an HTTPRoute leads the request to Kubernetes Services; known: its path is
+	// one of the gateway's calls.
+	passes, known bool
+	routed        bool // to was its router's choice (ServeTo), whose PeerHeaders count
 	// rewritten is the escaped path that the request's route gives replicas, where call is
 	// that path's; "" otherwise.
 	rewritten string
@@ -98,6 +103,7 @@ func (q *request) parse() (err error) {
 	if !q.form {
 		q.setJSON()
 		q.prompt = q.parsed.AppendPrompt(q.prompt, q.body.head)
+		q.messages = q.parsed.Span(openai.Messages).Of(q.body.head)
 	}
 	return nil
 }
@@ -107,7 +113,7 @@ func (q *request) parse() (err error) {
 func (q *request) forgetPrompt() {
 	q.promptBytes = length(q.prompt)
 	clear(q.prompt)
-	q.prompt = q.prompt[:0]
+	q.prompt, q.messages = q.prompt[:0], nil
 }
 
 // promptLength is the prompt's length in bytes, also of one that is forgotten.
@@ -124,7 +130,7 @@ func (q *request) setJSON() {
 // query is what the dispatcher reads of the request.
 func (q *request) query(sessionHeader string, pass *keys.Pass) dispatch.Request {
 	h := q.r.Header
-	out := dispatch.Request{To: q.to, Host: q.r.Host, Path: q.r.URL.Path, RawPath: q.r.URL.RawPath, Secure: q.r.TLS != nil, RawQuery: q.r.URL.RawQuery, Method: q.r.Method, Header: h.Get, Model: q.model, Protocol: q.call.Protocol, Explain: q.call.Explains(), Prompt: q.prompt, Idempotent: q.idempotent(),
+	out := dispatch.Request{To: q.to, Host: q.r.Host, Path: q.r.URL.Path, RawPath: q.r.URL.RawPath, Secure: q.r.TLS != nil, RawQuery: q.r.URL.RawQuery, Method: q.r.Method, Header: h.Get, Model: q.model, Protocol: q.call.Protocol, Explain: q.call.Explains(), Prompt: q.prompt, Messages: q.messages, Idempotent: q.idempotent(),
 		Objective: routing.FirstOf(h.Get, routing.HeaderObjective), FairnessID: routing.FirstOf(h.Get, routing.HeaderFairness)}
 	if q.parsed != nil {
 		out.MaxTokens = q.parsed.MaxTokens
@@ -283,6 +289,19 @@ func (q *request) header() []byte {
 		q.fields = appendHeader(q.fields, q.r, q.id, q.call.Kind == surface.AsIs)
 	}
 	return q.fields
+}
+
+// headerTo returns the header for the granted replica: the rank that was picked is the
+// rank that serves, whatever the client names.
+func (q *request) headerTo(g *dispatch.Grant) []byte {
+	rank := g.Rank()
+	if rank == "" {
+		return q.header()
+	}
+	if q.r.Header[routing.HeaderRank] != nil {
+		q.setHeader(routing.HeaderRank, "")
+	}
+	return http1.AppendField(slices.Clip(q.header()), routing.HeaderRank, rank)
 }
 
 const (

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,11 @@ type response struct {
 	// waiting: the answer has begun, as an event stream of comments. What follows is
 	// its events; an error is one of them.
 	waiting bool
+	// Of what the gateway answers by itself: the bytes of its body, and of an error
+	// why.
+	sent   int64
+	reason string
+	head   bool // the request is a HEAD, whose answer has no body
 }
 
 // writeDeadline gives the next writes ClientTimeout, or up to an eighth more:
@@ -59,6 +65,7 @@ func (x *response) write(status int, body []byte) {
 	x.code = status
 	x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	x.w.WriteHeader(status)
+	x.sent += int64(len(body))
 	_, _ = x.w.Write(body) // the client is gone; there is nobody to tell
 }
 
@@ -76,6 +83,7 @@ func (f *failure) Error() string { return f.message }
 
 // fail answers with an error in the surface's form.
 func (x *response) fail(f *failure) {
+	x.reason = cmp.Or(x.reason, f.message)
 	if x.waiting {
 		x.failStream(f)
 		return
@@ -92,7 +100,10 @@ func (x *response) fail(f *failure) {
 	if f.retryAfter > 0 {
 		h.Set(ingress.HeaderRetryAfter, ingress.Seconds(f.retryAfter))
 	}
-	h.Set("Content-Type", "application/json")
+	h["Content-Type"] = []string{"application/json"}
+	if x.head {
+		h["Content-Type"] = nil // clients may read what it announces, and nothing comes
+	}
 	x.write(f.status, surface.ErrorBody(x.surface, f.status, f.message, f.param, f.code))
 }
 
@@ -118,7 +129,7 @@ func failureOf(r *ingress.Refusal) *failure {
 		f.status, f.code = http.StatusTooManyRequests, "queue_full"
 	case ingress.Unavailable:
 		f.status, f.code = http.StatusServiceUnavailable, "model_unavailable"
-	case ingress.Internal:
+	case ingress.Internal, ingress.NoBackend:
 		f.status = http.StatusInternalServerError
 	}
 	return f
@@ -229,6 +240,9 @@ func (x *response) refusedByPicker(own *PickerRefusal) {
 	if len(own.Body) == 0 && to.Get("Content-Type") == "" && own.Status >= http.StatusBadRequest {
 		x.fail(&failure{status: own.Status, message: "the pool's endpoint picker refused the request", code: "endpoint_picker"})
 		return
+	}
+	if own.Status >= http.StatusBadRequest {
+		x.reason = "the pool's endpoint picker refused the request"
 	}
 	x.write(own.Status, own.Body)
 }

@@ -22,6 +22,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	if call.Kind == surface.Unknown && g.enterService(r, path) {
 		path = r.URL.EscapedPath()
 		call = surface.Find(path, r.URL.Path, anthropic)
+	} else if plain, ok := x.enterPlain(call, path); ok {
+		call = plain
 	} else {
 		call = x.enterRoute(call, anthropic)
 	}
@@ -101,9 +103,12 @@ func (x *exchange) serveCall() error {
 	}
 	kind := x.req.call.Kind
 	if kind == surface.Banner || kind == surface.ServerMetadata {
-		if err := x.gw.dispatch.Broken(x.query()); err != nil {
+		if err := x.gw.dispatch.Broken(x.query(), true); err != nil {
 			return err
 		}
+	}
+	if kind == surface.Banner && x.gw.dispatch.HasRoot(x.req.r.Host) {
+		return x.req.notFound() // as the Gateway API wants it: no route takes the request
 	}
 	if err := x.req.check(); err != nil {
 		return err
@@ -115,8 +120,10 @@ func (x *exchange) serveCall() error {
 		return x.servePath()
 	case surface.Unknown, surface.Unlisted:
 		return x.serveRouted()
-	case surface.NotFound, surface.AsIs:
+	case surface.NotFound:
 		return x.req.notFound()
+	case surface.AsIs:
+		return x.servePlain()
 	case surface.RepositoryIndex:
 		return x.serveIndex()
 	case surface.DescribeModel, surface.ModelReady, surface.RepositoryLoad, surface.RepositoryUnload:
@@ -253,7 +260,7 @@ func (x *exchange) serveRouted() error {
 		// The Gateway API wants the error of an HTTPRoute without a backend, rather
 		// than the gateway's own answer.
 		if x.req.call.Kind == surface.Unknown {
-			if err := d.Broken(q); err != nil {
+			if err := d.Broken(q, false); err != nil {
 				return err
 			}
 		}

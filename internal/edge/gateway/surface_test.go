@@ -76,7 +76,7 @@ func TestProtocols(t *testing.T) {
 		for _, part := range x.req.parsed.AppendPrompt(nil, []byte(body)) {
 			prompt, long = append(prompt, string(part)), long+len(part)
 		}
-		if x.req.promptLength() != long || len(q.Prompt) > 0 {
+		if x.req.promptLength() != long || len(q.Prompt) > 0 || q.Messages != nil {
 			t.Errorf("%s: a prompt of %d bytes was one of %d, and %q is held", c.path, long, x.req.promptLength(), q.Prompt)
 		}
 		if x.seen.Operation != c.operation || !slices.Equal(prompt, c.prompt) || x.req.parsed.Stream != c.stream || q.MaxTokens != c.max {

@@ -66,6 +66,7 @@ func (x *exchange) tellWaiting(w dispatch.Wait) time.Duration {
 // is gone, its context ends the request.
 func (x *response) stream(b []byte) {
 	x.writeDeadline(time.Now())
+	x.sent += int64(len(b))
 	if _, err := x.w.Write(b); err == nil {
 		_ = x.rc.Flush()
 	}
@@ -107,5 +108,6 @@ func (x *exchange) joinStream(in *incoming, out *relay) (joined bool, err error)
 			return false, nil
 		}
 	}
+	x.reason = fmt.Sprintf("the replica answered %d", in.status) // in no words that may repeat a body
 	return false, &failure{status: in.status, message: fmt.Sprintf("the replica answered %d: %s", in.status, excerpt.Of(string(bytes.TrimSpace(said)), 1000))}
 }

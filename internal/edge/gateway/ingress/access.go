@@ -28,6 +28,7 @@ const (
 	OtherAPI                  // the model does not serve the API
 	QueueFull                 // the model's queue is full
 	Unavailable               // no replica can take it
+	NoBackend                 // its route leads nowhere
 )
 
 // Refusal is why a request is not forwarded, in words for its client.
@@ -191,6 +192,7 @@ func Refuse(ctx context.Context, d *dispatch.Dispatcher, pass *keys.Pass, model 
 	var unnamed *route.MissingModelError
 	var unspoken *dispatch.ProtocolError
 	var refused *dispatch.Error
+	var lost *route.BackendError
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -209,6 +211,8 @@ func Refuse(ctx context.Context, d *dispatch.Dispatcher, pass *keys.Pass, model 
 		return &Refusal{Reason: NotFound, Message: fmt.Sprintf("model %q is not served here by this name", model)}
 	case errors.As(err, &unspoken):
 		return &Refusal{Reason: OtherAPI, Message: unspoken.Explain(d.Name(unspoken.Key.Stable(), pass.Namespaces()))}
+	case errors.As(err, &lost):
+		return &Refusal{Reason: NoBackend, Message: err.Error()}
 	case errors.As(err, &unnamed):
 		return &Refusal{Reason: Unnamed, Message: err.Error()}
 	case errors.As(err, &refused):

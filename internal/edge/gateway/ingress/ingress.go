@@ -24,6 +24,17 @@ func Seconds(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(
 // Azure's.
 var SecretHeaders = []string{"Authorization", "X-Api-Key", "Api-Key"}
 
+// MaxForwards is how many proxies a request may have come through.
+const MaxForwards = 32
+
+// Forwards is how many proxies the values of X-Forwarded-For name.
+func Forwards(values []string) (n int) {
+	for _, v := range values {
+		n += 1 + strings.Count(v, ",")
+	}
+	return n
+}
+
 // PeerHeaders are the fields by which a gateway tells a replica which others work with
 // it, as llm-d's routing sidecar reads them. A client's are removed: the replica would
 // call any address that they name. In gRPC's metadata their names are in lower case.

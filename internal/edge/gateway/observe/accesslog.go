@@ -164,5 +164,6 @@ func appendLine(b []byte, e *journal.Request) []byte {
 		text("retried", e.Retried)
 	}
 	text("cut", e.Cut)
+	text("reason", e.Reason)
 	return append(b, "}\n"...)
 }

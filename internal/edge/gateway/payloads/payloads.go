@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"roundhouse.dev/roundhouse/internal/edge/gateway/outside"
 )
 
 // Config bounds a Queue.
@@ -32,6 +34,8 @@ type Config struct {
 	Timeout time.Duration
 	// Failed is told of an event that was not taken; it must not block.
 	Failed func(url string, err error)
+	// Reach returns where an event's URL leads; nil has it lead anywhere.
+	Reach outside.Reach
 }
 
 // DefaultConfig holds 1,000 events of up to 4 MiB, 64 MiB together.
@@ -50,6 +54,8 @@ func (c Config) Validate() error {
 // Event is one copy and what it says of itself.
 type Event struct {
 	URL string
+	// Namespace is that of the service whose logger names the URL.
+	Namespace string
 	// ID, Type and Source are CloudEvents' own, Attributes its extensions.
 	ID, Type, Source string
 	Time             time.Time
@@ -61,7 +67,7 @@ type Event struct {
 // Queue holds events until they are sent. Its senders run while there are any.
 type Queue struct {
 	cfg    Config
-	client *http.Client
+	client *outside.Client
 	events *prometheus.CounterVec
 	held   atomic.Int64
 
@@ -76,10 +82,7 @@ func New(cfg Config) (*Queue, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = cfg.Senders
-	q := &Queue{cfg: cfg, client: &http.Client{Transport: transport, Timeout: cfg.Timeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	q := &Queue{cfg: cfg, client: outside.New(outside.Config{Reach: cfg.Reach, Dial: cfg.Timeout, Whole: cfg.Timeout, Idle: cfg.Senders}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roundhouse_gateway_logged_payloads_total",
 			Help: "Copies of requests and answers for services' loggers, by what became of them: sent, failed, dropped (over a bound)."}, []string{"result"})}
 	q.idle = sync.NewCond(&q.mu)
@@ -248,7 +251,7 @@ func (q *Queue) send(e Event) error {
 	for name, value := range e.Attributes {
 		r.Header.Set("Ce-"+name, value)
 	}
-	resp, err := q.client.Do(r)
+	resp, err := q.client.Do(r, e.Namespace)
 	if err != nil {
 		return err
 	}

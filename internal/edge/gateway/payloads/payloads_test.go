@@ -3,6 +3,7 @@ package payloads
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -109,5 +110,46 @@ func TestJSONIsASCII(t *testing.T) {
 	var back map[string][]string
 	if err := json.Unmarshal([]byte(out), &back); err != nil || back["X"][0] != in["X"][0] {
 		t.Errorf("%q: %q %v", out, back, err)
+	}
+}
+
+// TestReach: events are sent where their URL is said to lead, with its own host as the
+// name, and otherwise to public addresses alone.
+func TestReach(t *testing.T) {
+	hosts, failures := make(chan string, 10), make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { hosts <- r.Host + r.URL.Path }))
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	cfg := DefaultConfig()
+	cfg.Failed = func(url string, err error) { failures <- url + ": " + err.Error() }
+	cfg.Reach = func(namespace, url string) (string, error) {
+		switch {
+		case url == "http://sink/path" && namespace == "team":
+			return address, nil
+		case url == "http://sink/path":
+			return "", errors.New("not its own")
+		}
+		return "", nil
+	}
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(url, namespace string) {
+		q.Put(Event{URL: url, Namespace: namespace, Data: q.Copy()})
+		q.Close(t.Context())
+	}
+	put("http://sink/path", "team")
+	if got := <-hosts; got != "sink/path" {
+		t.Errorf("it was sent to %s", got)
+	}
+	for url, want := range map[string]string{"http://sink/path": "not its own", server.URL + "/": "is an internal address"} {
+		put(url, "other")
+		if got := <-failures; !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", url, got, want)
+		}
+	}
+	if len(hosts) > 0 {
+		t.Errorf("something was sent to %s", <-hosts)
 	}
 }

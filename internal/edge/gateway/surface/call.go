@@ -61,6 +61,9 @@ type Call struct {
 // Forwards reports whether a replica answers calls of the kind.
 func (k Kind) Forwards() bool { return k == AsIs || k == ModelInBody || k == ModelInPath }
 
+// Known reports whether the path is a call to the gateway itself or to a model.
+func (k Kind) Known() bool { return k != Unknown && k != Unlisted && k != NotFound && k != Banner }
+
 // NamesModel reports whether the paths of calls of the kind name a model.
 func (k Kind) NamesModel() bool { return k >= DescribeModel }
 
@@ -121,7 +124,7 @@ func streamed(s Surface, path, operation string) Call {
 // calls are the paths that are known whole. Operations are OpenTelemetry's own
 // where its conventions have one.
 var calls = map[string]Call{
-	"/":                    {Kind: Banner, Open: true},
+	"/":                    {Kind: Banner, Open: true, Hint: unknownHint},
 	"/healthz":             {Kind: Health, Methods: reads, Open: true},
 	"/v2":                  {Kind: ServerMetadata, Surface: OIP, Methods: reads},
 	"/v2/health/live":      {Kind: ServerLive, Surface: OIP, Methods: reads, Open: true},
