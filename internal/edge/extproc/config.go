@@ -59,6 +59,11 @@ type Grant interface {
 	Alternatives() []string
 	// Prefill is the server that computes the prompt for the endpoint; "" for none.
 	Prefill() string
+	// Encoders are the servers that compute the request's pictures, sounds and videos,
+	// in their order; nil for none.
+	Encoders() []string
+	// Rank is the data-parallel rank at the address that is to serve; "" for none.
+	Rank() string
 	// Replica is the endpoint's ID.
 	Replica() string
 	// Model is the name to give the endpoint; "" leaves the body's.

@@ -202,10 +202,13 @@ func (c *conversation) release() {
 // so that a model's name is replaced without copying the prompt.
 type admitted struct {
 	destination string
-	// prefill is the server that computes the prompt; forged are headers of the client
-	// that would name one, or another that the endpoint's sidecar would call.
+	// prefill is the server that computes the prompt, encoders those that compute its
+	// pictures; forged are headers of the client that would name one, or another that
+	// the endpoint's sidecar would call.
 	prefill    string
+	encoders   string // with commas
 	forged     []string
+	rank       string // of the endpoint's data-parallel ranks; "" for none
 	head, tail []byte
 	changed    bool // the body is not what came
 	// saysJSON: the body is JSON and the request says otherwise, which engines
@@ -227,6 +230,7 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, erro
 			return nil, err
 		}
 		r.Model, r.MaxTokens, r.Prompt = string(parsed.Model), parsed.MaxTokens, parsed.AppendPrompt(nil, c.body)
+		r.Messages = parsed.Span(openai.Messages).Of(c.body)
 	}
 	if c.head.wished[wishRewrite] != "" {
 		r.Model = c.head.wished[wishRewrite]
@@ -236,7 +240,7 @@ func (c *conversation) admit(ctx context.Context, hasBody bool) (*admitted, erro
 		return nil, err
 	}
 	c.grant = g
-	p := &admitted{prefill: g.Prefill(), forged: c.head.forged, destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
+	p := &admitted{prefill: g.Prefill(), encoders: strings.Join(g.Encoders(), ","), rank: g.Rank(), forged: c.head.forged, destination: strings.Join(append([]string{g.Address()}, g.Alternatives()...), ","), tail: c.body,
 		saysJSON: isJSON && c.head.contentType != "" && !openai.IsJSON(c.head.contentType)}
 	name := g.Model()
 	if name == "" {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/route"
@@ -47,6 +48,9 @@ func (f *fake) Admit(ctx context.Context, pool service.Key, r dispatch.Request) 
 	}
 	if len(r.Prompt) > 0 {
 		line += fmt.Sprintf(" prompt=%.60q", slices.Concat(r.Prompt...))
+	}
+	if n := len(openai.AppendEntries(nil, r.Messages, 9)); n > 0 {
+		line += fmt.Sprintf(" entries=%d", n)
 	}
 	if r.Subset != nil {
 		line += " subset=" + strings.Join(r.Subset, ",")
@@ -98,6 +102,8 @@ type grant struct {
 	alternatives []string
 	model        string
 	prefill      string
+	encoders     []string
+	rank         string
 	firstBytes   int
 	settled      int
 	servedBy     string
@@ -106,6 +112,8 @@ type grant struct {
 
 func (g *grant) Address() string        { return g.address }
 func (g *grant) Prefill() string        { return g.prefill }
+func (g *grant) Encoders() []string     { return g.encoders }
+func (g *grant) Rank() string           { return g.rank }
 func (g *grant) Alternatives() []string { return g.alternatives }
 func (g *grant) Replica() string        { return "replica-" + g.address }
 func (g *grant) Model() string          { return g.model }

@@ -20,6 +20,13 @@ const (
 // prefillHeader tells the sidecar of the endpoint which server computes the prompt.
 const prefillHeader = "x-prefiller-host-port"
 
+// encodersHeader tells it which servers compute the pictures, sounds and videos, with
+// commas between them.
+const encodersHeader = "x-encoder-hosts-ports"
+
+// rankHeader tells the endpoint's engine which of its data-parallel ranks serves.
+var rankHeader = strings.ToLower(routing.HeaderRank)
+
 // wishes are the headers by which a request says how it wants to be routed.
 var wishes = [wishCount][]string{
 	wishObjective: routing.HeaderObjective, wishFairness: routing.HeaderFairness, wishRewrite: routing.HeaderRewrite,
@@ -82,7 +89,7 @@ func (h *head) read(m *pb.HeaderMap) {
 			if n, err := strconv.ParseInt(v.Text(), 10, 64); err == nil && n > 0 {
 				h.contentLength = n
 			}
-		case prefillHeader, "x-encoder-hosts-ports", "x-data-parallel-host-port":
+		case prefillHeader, encodersHeader, "x-data-parallel-host-port":
 			h.forged = append(h.forged, v.Key)
 		default:
 			if len(v.Key) > 2 && v.Key[:2] == "x-" {

@@ -106,10 +106,15 @@ func directed(p *admitted, length int) *pb.CommonResponse {
 	if p.saysJSON {
 		set = append(set, header("content-type", "application/json"))
 	}
+	if p.rank != "" {
+		set = append(set, header(rankHeader, p.rank))
+	}
 	remove := p.forged
-	if p.prefill != "" {
-		set = append(set, header(prefillHeader, p.prefill))
-		remove = slices.DeleteFunc(slices.Clone(remove), func(name string) bool { return name == prefillHeader })
+	for _, h := range [...]struct{ name, value string }{{prefillHeader, p.prefill}, {encodersHeader, p.encoders}} {
+		if h.value != "" {
+			set = append(set, header(h.name, h.value))
+			remove = slices.DeleteFunc(slices.Clone(remove), func(name string) bool { return name == h.name })
+		}
 	}
 	return &pb.CommonResponse{HeaderMutation: &pb.HeaderMutation{SetHeaders: set, RemoveHeaders: remove}, ClearRouteCache: true}
 }

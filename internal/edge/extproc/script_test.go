@@ -23,7 +23,7 @@ import (
 // a script, lines that begin with "<" or a blank are written by the test;
 // -update writes them anew.
 //
-//	grant ADDRESS[,ALTERNATIVE…] [MODEL] [prefill=ADDRESS]  what the next request is given
+//	grant ADDRESS[,ALTERNATIVE…] [MODEL] [prefill=ADDRESS] [encoders=ADDRESS,…] [rank=N]  what the next request is given
 //	refuse NAME                            or how it is refused
 //	limit BYTES | full                     smaller bounds
 //	new [request=MODE response=MODE observe]  a new stream
@@ -108,6 +108,10 @@ func (sc *script) do(words []string) {
 		for _, word := range words[2:] {
 			if prefill, ok := strings.CutPrefix(word, "prefill="); ok {
 				g.prefill = prefill
+			} else if encoders, ok := strings.CutPrefix(word, "encoders="); ok {
+				g.encoders = strings.Split(encoders, ",")
+			} else if rank, ok := strings.CutPrefix(word, "rank="); ok {
+				g.rank = rank
 			} else {
 				g.model = word
 			}
