@@ -10,12 +10,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/kvblocks"
 	"roundhouse.dev/roundhouse/internal/edge/simulate"
 )
@@ -103,6 +106,12 @@ func engine(t *testing.T, publish, replay string) (url string, stop func()) {
 	t.Helper()
 	cfg := simulate.DefaultConfig()
 	cfg.KVEvents, cfg.KVReplay, cfg.KVTopic, cfg.Speed, cfg.Physics.KVBlocks = publish, replay, "kv@sim", 1000, 256
+	return serve(t, cfg)
+}
+
+// serve runs a simulated engine, until stop.
+func serve(t *testing.T, cfg simulate.Config) (url string, stop func()) {
+	t.Helper()
 	e, err := simulate.New(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -353,5 +362,44 @@ func TestTokenizer(t *testing.T) {
 	}
 	if k.Tokenize(at, []byte("{}"), nil) || k.Tokenize("127.0.0.1:1", make([]byte, tokenizeBytes+1), nil) {
 		t.Error("an engine that does not tokenize, or too large a body, is not refused")
+	}
+}
+
+// freeRun is a free address of which the next port is free too.
+func freeRun(t *testing.T) (first, second string) {
+	for {
+		first = freeAddress(t)
+		second = replica.OffsetPort(first, 1)
+		if l, err := net.Listen("tcp", second); err == nil {
+			_ = l.Close()
+			return first, second
+		}
+	}
+}
+
+// TestFollowsEachRank: data-parallel ranks publish at ports that follow one another, each
+// what it holds itself.
+func TestFollowsEachRank(t *testing.T) {
+	var publish, replay [2]string
+	publish[0], publish[1] = freeRun(t)
+	replay[0], replay[1] = freeRun(t)
+	cfg := simulate.DefaultConfig()
+	cfg.DataParallelSize, cfg.Speed, cfg.KVEvents, cfg.KVReplay = 2, 1000, publish[0], replay[0]
+	url, _ := serve(t, cfg)
+	for rank, words := range []int{640, 320} { // 50 blocks, and 25
+		body := fmt.Sprintf(`{"model":"simulated","prompt":%q,"max_tokens":4,"ignore_eos":true}`, strings.Repeat("word ", words))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(routing.HeaderRank, strconv.Itoa(rank))
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		sink := newRecorder()
+		follow(t, sink, Source{ID: replica.RankID("e", rank), Address: publish[rank], Replay: replay[rank]})
+		sink.until(t, fmt.Sprintf("the blocks of rank %d", rank), func() bool { return sink.engine.Len() == words*5/64 })
 	}
 }

@@ -48,11 +48,11 @@ func BenchmarkParse(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		in.Reset(text)
-		w.gathering.start(p)
+		w.gathering.start(p, 1)
 		if err := w.reader.read(in, 1<<20, &p.names, w.gathering.take); err != nil {
 			b.Fatal(err)
 		}
-		if _, _, err := w.gathering.load(time.Time{}); err != nil {
+		if _, _, err := w.gathering.loads(time.Time{}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -23,6 +23,17 @@ type Target struct {
 	URL string
 	// Engine is the name of an Engine; "" has it found out.
 	Engine string
+	// Ranks is how many data-parallel ranks the server's engine has: from 2 on the sink
+	// is told of each under its own ID.
+	Ranks int
+}
+
+// id is what the sink knows a rank by, or the server.
+func (t *Target) id(rank int) string {
+	if t.Ranks < 2 {
+		return t.ID
+	}
+	return replica.RankID(t.ID, rank)
 }
 
 // What a server answered that is of no use, for errors.Is.
@@ -94,11 +105,12 @@ type worker struct {
 	gathering gathering
 }
 
-// readFrom reads a target where it may be, and returns where it was.
-func (w *worker) readFrom(ctx context.Context, c *Config, p source) (*replica.Load, source, error) {
+// readFrom reads a target where it may be, and returns the load of each of its ranks and
+// where it was.
+func (w *worker) readFrom(ctx context.Context, c *Config, p source, ranks int) ([]*replica.Load, source, error) {
 	var errs []error
 	for _, u := range p.urls {
-		l, e, err := w.readURL(ctx, c, p.plan, u)
+		l, e, err := w.readURL(ctx, c, p.plan, u, ranks)
 		if err == nil && p.plan == own[e.Name] && len(p.urls) == 1 {
 			return l, p, nil
 		}
@@ -113,7 +125,7 @@ func (w *worker) readFrom(ctx context.Context, c *Config, p source) (*replica.Lo
 	return nil, p, errors.Join(errs...)
 }
 
-func (w *worker) readURL(ctx context.Context, c *Config, p *plan, u *url.URL) (*replica.Load, *Engine, error) {
+func (w *worker) readURL(ctx context.Context, c *Config, p *plan, u *url.URL, ranks int) ([]*replica.Load, *Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: requestHeader}).WithContext(ctx)
@@ -133,11 +145,11 @@ func (w *worker) readURL(ctx context.Context, c *Config, p *plan, u *url.URL) (*
 			return nil, nil, fmt.Errorf("%w: Content-Type is %.80q", errForm, v)
 		}
 	}
-	w.gathering.start(p)
+	w.gathering.start(p, ranks)
 	if err := w.reader.read(res.Body, c.MaxBytes, &p.names, w.gathering.take); err != nil {
 		return nil, nil, err
 	}
-	return w.gathering.load(at)
+	return w.gathering.loads(at)
 }
 
 // requestHeader is every request's; nobody changes it.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // errUnknown: an answer has no known engine's metrics.
@@ -47,6 +48,7 @@ type use struct {
 	metric *Metric // nil: adapters
 	first  []string
 	total  []string
+	rank   string
 	slot   int // for adapters: the engine
 }
 
@@ -67,13 +69,13 @@ func newPlan(list []*Engine) *plan {
 		own := &engine{Engine: e}
 		for f, metrics := range [figures][]Metric{waiting: e.Waiting, running: e.Running, kv: e.KV, blocks: e.Blocks, blockTokens: e.BlockTokens, adapterSlots: e.AdapterSlots} {
 			for at := range metrics {
-				add(metrics[at].Name, use{metric: &metrics[at], first: e.First, total: e.Total, slot: p.slots})
+				add(metrics[at].Name, use{metric: &metrics[at], first: e.First, total: e.Total, rank: e.Rank, slot: p.slots})
 				own.figures[f] = append(own.figures[f], p.slots)
 				p.slots++
 			}
 		}
 		if e.Adapters != "" {
-			add(e.Adapters, use{slot: i})
+			add(e.Adapters, use{rank: e.Rank, slot: i})
 		}
 		p.engines = append(p.engines, own)
 	}
@@ -83,14 +85,35 @@ func newPlan(list []*Engine) *plan {
 
 // gathering collects the figures of one answer. It is reused.
 type gathering struct {
-	plan     *plan
+	plan *plan
+	// buckets are what is said without a rank, and behind it that of each rank.
+	buckets []bucket
+	used    int // of buckets
+	ranks   int // that are asked for; under 2 they are one
+}
+
+// bucket is what is said of one rank.
+type bucket struct {
 	slots    []slot
 	adapters []adapters
 }
 
+// slot is the sum of the series of a figure, of those that are of the first of ranks
+// that all tell the same.
 type slot struct {
-	sum float64
-	n   int
+	sum   float64
+	n     int
+	first int
+}
+
+func (s *slot) add(x float64, first int) {
+	if s.n > 0 && first > s.first {
+		return
+	}
+	if first < s.first {
+		*s = slot{}
+	}
+	s.sum, s.n, s.first = s.sum+x, s.n+1, first
 }
 
 // adapters are the labels of the newest series so far.
@@ -101,47 +124,77 @@ type adapters struct {
 	running, waiting []byte
 }
 
-func (g *gathering) start(p *plan) {
-	g.plan = p
-	g.slots = append(g.slots[:0], make([]slot, p.slots)...)
-	if len(g.adapters) < len(p.engines) {
-		g.adapters = make([]adapters, len(p.engines))
+func (g *gathering) start(p *plan, ranks int) {
+	g.plan, g.ranks, g.used = p, ranks, 0
+	g.bucket(0)
+}
+
+// bucket is that of a number, and those before it are there too.
+func (g *gathering) bucket(n int) *bucket {
+	for ; g.used <= n; g.used++ {
+		if g.used == len(g.buckets) {
+			g.buckets = append(g.buckets, bucket{})
+		}
+		b := &g.buckets[g.used]
+		b.slots = append(b.slots[:0], make([]slot, g.plan.slots)...)
+		if len(b.adapters) < len(g.plan.engines) {
+			b.adapters = make([]adapters, len(g.plan.engines))
+		}
+		for i := range b.adapters {
+			b.adapters[i].seen = false
+		}
 	}
-	for i := range g.adapters {
-		g.adapters[i].seen = false
+	return &g.buckets[n]
+}
+
+// bucketOf is that of the rank that a sample is of.
+func (g *gathering) bucketOf(s *sample, label string) *bucket {
+	v, there := s.get(label)
+	if label == "" || !there || len(v) == 0 {
+		return g.bucket(0)
 	}
+	n, err := strconv.Atoi(string(v))
+	if err != nil || n < 0 || n >= service.MaxDataParallelSize { // it numbers something else
+		return g.bucket(0)
+	}
+	return g.bucket(n + 1)
 }
 
 // take takes one sample.
 func (g *gathering) take(s *sample) {
 	for i := range g.plan.uses[s.name] {
 		u := &g.plan.uses[s.name][i]
+		b := g.bucketOf(s, u.rank)
 		if u.metric == nil {
-			g.adapters[u.slot].take(s)
+			b.adapters[u.slot].take(s)
 			continue
 		}
-		if x, ok := u.value(s); ok {
-			g.slots[u.slot].sum += x
-			g.slots[u.slot].n++
+		if x, first, ok := u.value(s); ok {
+			b.slots[u.slot].add(x, first)
 		}
 	}
 }
 
-// value is the sample's figure, if it counts and is one.
-func (u *use) value(s *sample) (x float64, ok bool) {
+// value is the sample's figure, if it counts and is one; first is the lower the more it
+// is of the first of ranks that all tell the same.
+func (u *use) value(s *sample) (x float64, first int, ok bool) {
 	if u.metric.Label != "" {
 		if v, _ := s.get(u.metric.Label); string(v) != u.metric.Equals {
-			return 0, false
+			return 0, 0, false
 		}
 	}
 	for _, name := range u.total {
 		if v, _ := s.get(name); len(v) > 0 {
-			return 0, false
+			return 0, 0, false
 		}
 	}
 	for _, rank := range u.first {
-		if v, there := s.get(rank); there && string(v) != "0" {
-			return 0, false
+		if v, there := s.get(rank); there {
+			n, err := strconv.ParseUint(string(v), 10, 16)
+			if err != nil {
+				return 0, 0, false
+			}
+			first += int(n)
 		}
 	}
 	x = s.value
@@ -149,10 +202,10 @@ func (u *use) value(s *sample) (x float64, ok bool) {
 		v, _ := s.get(u.metric.Value)
 		var err error
 		if x, err = number(v); err != nil {
-			return 0, false // "None", in vLLM
+			return 0, 0, false // "None", in vLLM
 		}
 	}
-	return max(0, x), !math.IsNaN(x)
+	return max(0, x), first, !math.IsNaN(x)
 }
 
 func (a *adapters) take(s *sample) {
@@ -165,15 +218,18 @@ func (a *adapters) take(s *sample) {
 	a.waiting = append(a.waiting[:0], of("waiting_lora_adapters")...)
 }
 
-// load is what the answer said, and whose names it used. The error is
-// errUnknown when it used nobody's.
-func (g *gathering) load(at time.Time) (*replica.Load, *Engine, error) {
+// loads is what the answer said of each rank, or of all together where none are asked
+// for, and whose names it used. The error is errUnknown when it used nobody's.
+func (g *gathering) loads(at time.Time) ([]*replica.Load, *Engine, error) {
 	best, most := -1, 0
 	for i, e := range g.plan.engines {
 		n := 0
 		for _, slots := range e.figures[:blocks] {
-			if _, ok := g.figure(slots); ok {
-				n++
+			for rank := range g.used {
+				if _, ok := g.figure(rank, slots); ok {
+					n++
+					break
+				}
 			}
 		}
 		if n > most {
@@ -183,24 +239,55 @@ func (g *gathering) load(at time.Time) (*replica.Load, *Engine, error) {
 	if best < 0 {
 		return nil, nil, g.plan.unknown()
 	}
-	e := g.plan.engines[best]
+	e := g.plan.engines[best].Engine
+	if g.ranks < 2 {
+		if g.used == 1 {
+			return []*replica.Load{g.load(0, best, at)}, e, nil
+		}
+		all := make([]*replica.Load, 0, g.used)
+		for rank := 1; rank < g.used; rank++ {
+			all = append(all, g.load(rank, best, at))
+		}
+		return []*replica.Load{replica.Sum(all)}, e, nil
+	}
+	out := make([]*replica.Load, g.ranks)
+	for n := range out {
+		rank := n + 1
+		if rank >= g.used { // the answer has no labels of ranks, or not of this one
+			rank = 0
+		}
+		out[n] = g.load(rank, best, at)
+	}
+	return out, e, nil
+}
+
+// load is what was said of one bucket's rank in an engine's names; nil where nothing was.
+func (g *gathering) load(rank, engine int, at time.Time) *replica.Load {
+	e := g.plan.engines[engine]
+	if !slices.ContainsFunc(e.figures[:blocks], func(slots []int) bool { _, ok := g.figure(rank, slots); return ok }) {
+		return nil
+	}
 	l := &replica.Load{At: at, Batches: e.Batches}
-	l.Waiting, l.Running = g.count(e.figures[waiting]), g.count(e.figures[running])
-	l.Blocks = g.count(e.figures[blocks])
-	_, l.Tells.Queue = g.figure(e.figures[waiting])
-	if s, ok := g.figure(e.figures[kv]); ok {
+	l.Waiting, l.Running = g.count(rank, e.figures[waiting]), g.count(rank, e.figures[running])
+	l.Blocks = g.count(rank, e.figures[blocks])
+	_, l.Tells.Queue = g.figure(rank, e.figures[waiting])
+	if s, ok := g.figure(rank, e.figures[kv]); ok {
 		l.Tells.KV = true
 		l.KV = min(1, s.sum/float64(s.n))
 	}
-	if s, ok := g.figure(e.figures[blockTokens]); ok {
+	if s, ok := g.figure(rank, e.figures[blockTokens]); ok {
 		l.BlockTokens = whole(s.sum / float64(s.n))
 	}
-	if a := &g.adapters[best]; e.Adapters != "" && a.seen {
+	a := &g.buckets[rank].adapters[engine]
+	if !a.seen {
+		a = &g.buckets[0].adapters[engine]
+	}
+	if e.Adapters != "" && a.seen {
 		l.Adapters = a.value()
-	} else if n := g.count(e.figures[adapterSlots]); n > 0 {
+	} else if n := g.count(rank, e.figures[adapterSlots]); n > 0 {
 		l.Adapters = &replica.Adapters{Max: n}
 	}
-	return l, e.Engine, nil
+	return l
 }
 
 // unknown is errUnknown with what was looked for.
@@ -212,18 +299,21 @@ func (p *plan) unknown() error {
 	return fmt.Errorf("%w (%s)", errUnknown, strings.Join(known, ", "))
 }
 
-// figure is the first slot that something was found for.
-func (g *gathering) figure(slots []int) (slot, bool) {
-	for _, i := range slots {
-		if g.slots[i].n > 0 {
-			return g.slots[i], true
+// figure is the first slot that something was found for, of a bucket's rank or, where
+// nothing is said of that, without a rank.
+func (g *gathering) figure(rank int, slots []int) (slot, bool) {
+	for _, b := range [...]int{rank, 0} {
+		for _, i := range slots {
+			if s := g.buckets[b].slots[i]; s.n > 0 {
+				return s, true
+			}
 		}
 	}
 	return slot{}, false
 }
 
-func (g *gathering) count(slots []int) int {
-	s, _ := g.figure(slots)
+func (g *gathering) count(rank int, slots []int) int {
+	s, _ := g.figure(rank, slots)
 	return whole(s.sum)
 }
 
@@ -277,8 +367,11 @@ type Engine struct {
 	// Total are labels that break a figure down: only series that lack them, or
 	// have "", count.
 	Total []string
+	// Rank is the label that numbers data-parallel ranks, each with a queue and a
+	// memory of its own; what has no such label holds for each.
+	Rank string
 	// First are labels that number ranks which all tell the same: only series
-	// that lack them, or have "0", count.
+	// that lack them, or have the lowest numbers, count.
 	First []string
 }
 
@@ -295,6 +388,7 @@ var Engines = []Engine{
 		Blocks:      []Metric{{Name: "vllm:cache_config_info", Value: "num_gpu_blocks"}},
 		BlockTokens: []Metric{{Name: "vllm:cache_config_info", Value: "block_size"}},
 		Adapters:    "vllm:lora_requests_info",
+		Rank:        "engine",
 	},
 	{
 		Name:        "sglang",
@@ -307,6 +401,7 @@ var Engines = []Engine{
 		// It has no metric that names the adapters.
 		AdapterSlots: []Metric{{Name: "sglang:lora_pool_slots_total"}},
 		Total:        []string{"priority"}, // with priority scheduling
+		Rank:         "dp_rank",
 		First:        []string{"tp_rank", "pp_rank"},
 	},
 	{

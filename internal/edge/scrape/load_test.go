@@ -13,15 +13,15 @@ import (
 // understand reads text as a worker would.
 func understand(p *plan, text string) (*replica.Load, string, error) {
 	var w worker
-	w.gathering.start(p)
+	w.gathering.start(p, 1)
 	if err := w.reader.read(strings.NewReader(text), 1<<20, &p.names, w.gathering.take); err != nil {
 		return nil, "", err
 	}
-	l, e, err := w.gathering.load(time.Time{})
+	l, e, err := w.gathering.loads(time.Time{})
 	if err != nil {
 		return nil, "", err
 	}
-	return l, e.Name, nil
+	return l[0], e.Name, nil
 }
 
 func TestEnginesAreFoundOut(t *testing.T) {
@@ -89,19 +89,77 @@ func TestUnknownEngine(t *testing.T) {
 	}
 }
 
+// TestRanks: each data-parallel rank has its own figures, what has no label of ranks holds
+// for each, and together they are the server's.
+func TestRanks(t *testing.T) {
+	vllm := `vllm:num_requests_waiting{engine="0",model_name="m"} 4
+vllm:num_requests_waiting{engine="1",model_name="m"} 1
+vllm:num_requests_running{engine="0",model_name="m"} 9
+vllm:num_requests_running{engine="1",model_name="m"} 2
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.25
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="200"} 1
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql",waiting_lora_adapters=""} 5
+`
+	// With DP attention each rank begins at a GPU of its own; the others repeat it.
+	sglang := `sglang:num_queue_reqs{dp_rank="0",pp_rank="0",tp_rank="0"} 4
+sglang:num_queue_reqs{dp_rank="0",pp_rank="0",tp_rank="1"} 4
+sglang:num_queue_reqs{dp_rank="1",pp_rank="0",tp_rank="2"} 1
+sglang:num_queue_reqs{dp_rank="1",pp_rank="0",tp_rank="3"} 1
+sglang:num_running_reqs{dp_rank="0",pp_rank="0",tp_rank="0"} 9
+sglang:num_running_reqs{dp_rank="1",pp_rank="0",tp_rank="2"} 2
+sglang:token_usage{dp_rank="0",pp_rank="0",tp_rank="0"} 0.5
+sglang:token_usage{dp_rank="1",pp_rank="0",tp_rank="2"} 0.25
+`
+	for name, text := range map[string]string{"vllm": vllm, "sglang": sglang} {
+		var w worker
+		read := func(ranks int) []*replica.Load {
+			w.gathering.start(everything, ranks)
+			if err := w.reader.read(strings.NewReader(text), 1<<20, &everything.names, w.gathering.take); err != nil {
+				t.Fatal(err)
+			}
+			loads, e, err := w.gathering.loads(time.Time{})
+			if err != nil || e.Name != name {
+				t.Fatalf("%v, %v", e, err)
+			}
+			return loads
+		}
+		is := func(l *replica.Load, waiting, running int, kv float64) {
+			t.Helper()
+			if l == nil || l.Waiting != waiting || l.Running != running || l.KV != kv {
+				t.Errorf("%s: %+v, want %d waiting, %d running, KV %v", name, l, waiting, running, kv)
+			}
+		}
+		loads := read(3)
+		if len(loads) != 3 {
+			t.Fatalf("%d loads", len(loads))
+		}
+		is(loads[0], 4, 9, 0.5)
+		is(loads[1], 1, 2, 0.25)
+		if loads[2] != nil {
+			t.Errorf("%s: of a rank that tells nothing: %+v", name, loads[2])
+		}
+		is(read(1)[0], 5, 11, 0.375)
+		if name == "vllm" && (loads[1].Blocks != 200 || loads[1].Adapters == nil || loads[1].Adapters.Max != 2) {
+			t.Errorf("%+v", loads[1])
+		}
+	}
+}
+
 // TestReadingAgain: nothing of one answer is left for the next.
 func TestReadingAgain(t *testing.T) {
 	var w worker
 	read := func(p *plan, text string) *replica.Load {
-		w.gathering.start(p)
+		w.gathering.start(p, 1)
 		if err := w.reader.read(strings.NewReader(text), 1<<20, &p.names, w.gathering.take); err != nil {
 			t.Fatal(err)
 		}
-		l, _, err := w.gathering.load(time.Time{})
+		l, _, err := w.gathering.loads(time.Time{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l
+		return l[0]
 	}
 	first := read(everything, exposition(3, 1000))
 	if second := read(own["vllm"], "vllm:num_requests_waiting 1\n"); !reflect.DeepEqual(*second, replica.Load{Waiting: 1, Tells: replica.Figures{Queue: true}}) {

@@ -120,14 +120,16 @@ func (s *Scraper) work(srv *server) {
 // one reads a server and returns the next that is due.
 func (s *Scraper) one(w *worker, srv *server) *server {
 	begun := s.cfg.Clock.Now()
-	l, at, err := w.readFrom(s.ctx, &s.cfg, srv.source)
+	loads, at, err := w.readFrom(s.ctx, &s.cfg, srv.source, srv.target.Ranks)
 	now := s.cfg.Clock.Now()
 	took := now.Sub(begun)
 	if s.ctx.Err() == nil {
 		s.metrics.read(took, err)
 	}
 	if err == nil && s.ctx.Err() == nil {
-		s.tell(srv, func(*replica.Load) *replica.Load { return l })
+		for rank, l := range loads {
+			s.tell(srv, rank, func(*replica.Load) *replica.Load { return l })
+		}
 	}
 	inFlight := 0
 	if s.cfg.Traffic != nil {

@@ -61,8 +61,8 @@ type server struct {
 	pause    time.Duration
 	failures int
 	err      error
-	load     *replica.Load
-	told     sync.Mutex // orders the sink's calls
+	loads    []*replica.Load // one for each rank
+	told     sync.Mutex      // orders the sink's calls
 }
 
 // phase is where a server is: parked → queued → busy → queued or parked.
@@ -77,7 +77,7 @@ const (
 // Status is how the readings of one server go.
 type Status struct {
 	Target Target
-	// Load is the last that was read, nil for none.
+	// Load is the last that was read, of all ranks together; nil for none.
 	Load *replica.Load
 	// Engine is whose metrics they are; "" while not known.
 	Engine string
@@ -156,7 +156,7 @@ func (s *Scraper) add(t Target) (*server, error) {
 	if srv == nil && len(s.mu.servers) >= s.cfg.MaxTargets {
 		return nil, fmt.Errorf("scrape: target %s is one more than may be read (%d)", t.ID, s.cfg.MaxTargets)
 	}
-	next := &server{target: t, source: at, index: -1}
+	next := &server{target: t, source: at, index: -1, loads: make([]*replica.Load, max(1, t.Ranks))}
 	if srv != nil { // it has moved: what was known is about another server
 		next.pools = srv.pools
 		for _, p := range srv.pools {
@@ -225,24 +225,28 @@ func (s *Scraper) Wake(name string) {
 // what was read last.
 func (s *Scraper) Heard(id string, r orca.Report) {
 	s.mu.Lock()
-	srv := s.mu.servers[id]
+	srv, rank := s.mu.servers[id], 0
+	if srv == nil {
+		id, rank = replica.OfRank(id)
+		srv = s.mu.servers[id]
+	}
 	s.mu.Unlock()
-	if srv != nil {
-		s.tell(srv, func(last *replica.Load) *replica.Load { return r.Over(last, s.cfg.Clock.Now()) })
+	if srv != nil && rank < len(srv.loads) {
+		s.tell(srv, rank, func(last *replica.Load) *replica.Load { return r.Over(last, s.cfg.Clock.Now()) })
 	}
 }
 
-// tell has the sink told the next load of a server.
-func (s *Scraper) tell(srv *server, next func(last *replica.Load) *replica.Load) {
+// tell has the sink told the next load of a server's rank.
+func (s *Scraper) tell(srv *server, rank int, next func(last *replica.Load) *replica.Load) {
 	srv.told.Lock()
 	defer srv.told.Unlock()
 	s.mu.Lock()
-	l := next(srv.load)
-	srv.load = l
+	l := next(srv.loads[rank])
+	srv.loads[rank] = l
 	gone := srv.gone
 	s.mu.Unlock()
 	if !gone {
-		s.cfg.Sink.SetLoad(srv.target.ID, l)
+		s.cfg.Sink.SetLoad(srv.target.id(rank), l)
 	}
 }
 
@@ -254,7 +258,7 @@ func (s *Scraper) Status(id string) (Status, bool) {
 	if srv == nil {
 		return Status{}, false
 	}
-	st := Status{Target: srv.target, Load: srv.load, Failures: srv.failures, Err: srv.err, Idle: srv.phase == parked}
+	st := Status{Target: srv.target, Load: replica.Sum(srv.loads), Failures: srv.failures, Err: srv.err, Idle: srv.phase == parked}
 	if srv.phase != busy && len(srv.source.plan.engines) == 1 {
 		st.Engine = srv.source.plan.engines[0].Name
 	}
@@ -282,12 +286,14 @@ func (s *Scraper) Close() {
 	}
 }
 
-// log tells of the first failure in a row, and of its end.
+// log tells of failures in a row, and of their end. A single one is no news: some
+// engines open the port of their metrics a moment after they are ready, and one that
+// ends answers no more.
 func (s *Scraper) log(srv *server, err error) {
-	if err != nil && srv.failures == 1 {
+	if err != nil && srv.failures == 2 {
 		s.cfg.Log.Warn("cannot read a server's metrics; its load is unknown", slog.String("server", srv.target.ID), slog.Any("error", err))
 	}
-	if err == nil && srv.failures > 0 {
+	if err == nil && srv.failures > 1 {
 		s.cfg.Log.Info("a server's metrics can be read again", slog.String("server", srv.target.ID))
 	}
 }
@@ -359,8 +365,8 @@ func (s *Scraper) Collect(c chan<- prometheus.Metric) {
 				states["idle"]++
 			default:
 				states["active"]++
-				if srv.load != nil {
-					age = max(age, now.Sub(srv.load.At))
+				if l := srv.loads[0]; l != nil { // they are read at once
+					age = max(age, now.Sub(l.At))
 				}
 			}
 		}

@@ -84,7 +84,7 @@ func TestServers(t *testing.T) {
 				t.Fatal(err)
 			}
 			var w worker
-			got, found, err := w.readFrom(t.Context(), &cfg, at)
+			got, found, err := w.readFrom(t.Context(), &cfg, at, 1)
 			if err != nil {
 				if c.want != nil || reason(err) != c.reason {
 					t.Fatalf("%v (%s)", err, reason(err))
@@ -94,8 +94,8 @@ func TestServers(t *testing.T) {
 			if c.want == nil {
 				t.Fatalf("read %+v, want a failure", got)
 			}
-			got.At, got.Tells = time.Time{}, replica.Figures{}
-			if !reflect.DeepEqual(got, c.want) || len(found.urls) != 1 || len(found.plan.engines) != 1 {
+			got[0].At, got[0].Tells = time.Time{}, replica.Figures{}
+			if !reflect.DeepEqual(got[0], c.want) || len(found.urls) != 1 || len(found.plan.engines) != 1 {
 				t.Errorf("%+v at %v", got, found.urls)
 			}
 		})
@@ -128,9 +128,12 @@ func TestSimulator(t *testing.T) {
 		t.Fatal(err)
 	}
 	var w worker
-	got, _, err := w.readFrom(t.Context(), &own, at)
-	if err != nil || got.Waiting != 5 || got.Running != 2 || got.KV != 0.9 || got.Blocks != cfg.Physics.KVBlocks || got.BlockTokens != simulate.BlockTokens || got.Adapters == nil || got.Adapters.Max != 4 {
-		t.Errorf("%+v, %v", got, err)
+	loads, _, err := w.readFrom(t.Context(), &own, at, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := loads[0]; got.Waiting != 5 || got.Running != 2 || got.KV != 0.9 || got.Blocks != cfg.Physics.KVBlocks || got.BlockTokens != simulate.BlockTokens || got.Adapters == nil || got.Adapters.Max != 4 {
+		t.Errorf("%+v", got)
 	}
 }
 
