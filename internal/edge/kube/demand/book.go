@@ -6,6 +6,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/state/prompts"
 )
 
 // book sums the reports of gateways. Time is an argument.
@@ -23,7 +24,7 @@ type book struct {
 	past     map[string]sums // of gateways that are gone, by service
 	services map[string]int  // how many gateways have a line of it
 	pods     map[string]int  // in flight, over gateways
-	prompts  prompts
+	prompts  prompts.Log
 }
 
 // gateway is a pod's newest instance.
@@ -60,7 +61,7 @@ type entry struct {
 }
 
 func newBook(started time.Time, silence time.Duration) *book {
-	return &book{started: started, silence: silence, gateways: map[string]*gateway{}, past: map[string]sums{}, services: map[string]int{}, pods: map[string]int{}, prompts: newPrompts(started)}
+	return &book{started: started, silence: silence, gateways: map[string]*gateway{}, past: map[string]sums{}, services: map[string]int{}, pods: map[string]int{}, prompts: prompts.NewLog(started)}
 }
 
 // maxSpan is the longest time over which growth is added.

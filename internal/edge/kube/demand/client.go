@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/state/prompts"
 )
 
 // ServerName is the name in the certificate of every controller pod, however
@@ -71,7 +72,7 @@ type Client struct {
 	cfg     ClientConfig
 	started time.Time
 	http    *http.Client
-	teller  teller // its mutex is taken after mu
+	teller  *prompts.Teller // its mutex is taken after mu
 
 	mu struct {
 		sync.Mutex
@@ -116,8 +117,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{cfg: cfg, started: time.Now()}
-	c.teller.list = newPrompts(c.started)
+	now := time.Now()
+	c := &Client{cfg: cfg, started: now, teller: prompts.NewTeller(now)}
 	c.mu.known, c.mu.targets = map[string]seen{}, map[string]*target{}
 	if cfg.Transport == nil {
 		cfg.Transport = &http.Transport{DialTLSContext: c.dial, MaxIdleConnsPerHost: 1, IdleConnTimeout: idleTimeout,
@@ -293,7 +294,7 @@ func (c *Client) due(t *target, last time.Time) time.Duration {
 		return 0
 	case len(t.dirty) > 0 || t.toldAt.Add(c.cfg.Heartbeat).After(last) || t.heardAt.Add(c.cfg.Heartbeat).After(last):
 		return c.cfg.Every - since
-	case c.cfg.Heard != nil && t.told != c.teller.next():
+	case c.cfg.Heard != nil && t.told != c.teller.Next():
 		return c.cfg.Every - since
 	default:
 		return c.cfg.Heartbeat - since
@@ -380,7 +381,7 @@ func (c *Client) compose(t *target) (Report, []string, uint64) {
 		heard := t.heard
 		r.Heard = &heard
 		if now.Sub(t.toldAt) >= c.cfg.Every {
-			if r.Prompts, told = c.teller.since(told, now); len(r.Prompts) > 0 {
+			if r.Prompts, told = c.teller.Since(told, now); len(r.Prompts) > 0 {
 				t.toldAt = now
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/state/prompts"
 )
 
 // Audience is the audience of the tokens that gateways send.
@@ -56,7 +57,7 @@ type Report struct {
 	// Engines are those of services that scale by their metrics.
 	Engines []Engine `json:"engines,omitempty"`
 	// Prompts are those that were sent since the last report.
-	Prompts []Prompt `json:"prompts,omitempty"`
+	Prompts []prompts.Prompt `json:"prompts,omitempty"`
 	// Heard is the number up to which the gateway has heard of others' prompts; nil
 	// where it wants to hear of none, as a gateway of an older release.
 	Heard *uint64 `json:"heard,omitempty"`
@@ -101,7 +102,7 @@ func (r *Report) Validate() error {
 	case len(r.Engines) > maxEngines:
 		return fmt.Errorf("%d engines are more than %d", len(r.Engines), maxEngines)
 	}
-	if err := validPrompts(r.Prompts); err != nil {
+	if err := prompts.Validate(r.Prompts); err != nil {
 		return fmt.Errorf("prompts: %w", err)
 	}
 	for i := range r.Engines {
@@ -135,6 +136,6 @@ type Answer struct {
 	// or has had no report of it for long.
 	All bool `json:"all,omitempty"`
 	// Prompts are what other gateways have told, from Report.Heard on up to Heard.
-	Prompts []Prompt `json:"prompts,omitempty"`
-	Heard   uint64   `json:"heard,omitempty"`
+	Prompts []prompts.Prompt `json:"prompts,omitempty"`
+	Heard   uint64           `json:"heard,omitempty"`
 }

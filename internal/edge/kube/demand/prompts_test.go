@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/state/prompts"
 )
 
 // wires are between gateways and controllers, without a network: a request or
@@ -177,34 +179,22 @@ func TestPromptsAreBounded(t *testing.T) {
 		}
 		teller.Sent("pod", blocks)
 	}
-	if n := teller.teller.list.bytes; n > maxPromptsBytes {
-		t.Errorf("a gateway keeps %d bytes to tell", n)
-	}
-	if n := len(teller.teller.recent) + len(teller.teller.before); n > 2*(maxTold+len(blocks)) {
-		t.Errorf("a gateway knows %d blocks to have been told", n)
-	}
 	for range 40 {
 		teller.sendAll(t)
 	}
 	book := w.controllers["one"].mu.book
-	if n := book.prompts.bytes; n > 2*maxToldBytes {
-		t.Errorf("a controller took %d bytes in an instant", n)
+	took, n := 0, 0
+	for all, next := book.prompts.Since(0, prompts.Source{}, 1<<30, instant); n < len(all); n++ {
+		if took += all[n].Size(); next != book.prompts.Next() {
+			t.Fatal("not all are listed")
+		}
+	}
+	if took > 2*prompts.MaxTold || n == 0 {
+		t.Errorf("a controller took %d bytes in an instant", took)
 	}
 	listener.sendAll(t)
 	if w.largest > maxAnswerBytes || len(heard["pod"]) == 0 {
 		t.Errorf("an answer of %d bytes; %d blocks heard", w.largest, len(heard["pod"]))
-	}
-	listener.sendAll(t)
-	now := time.Now()
-	p := newPrompts(now)
-	for i := range 3 {
-		p.add(told{Prompt: Prompt{Endpoint: "pod", Blocks: make([]byte, 8)}, at: now.Add(time.Duration(i) * 2 * time.Minute)})
-	}
-	if out, next := p.since(0, process{}, maxHeardBytes, now.Add(6*time.Minute)); len(out) != 2 || next != p.next() || out[1].Ago != 120_000 {
-		t.Errorf("after 6 minutes: %+v", out)
-	}
-	if p.add(told{Prompt: Prompt{Endpoint: "pod", Blocks: make([]byte, 8)}, at: now.Add(8 * time.Minute)}); len(p.all) != 2 {
-		t.Errorf("%d are kept, some for longer than %s", len(p.all), keepPrompt)
 	}
 }
 
@@ -230,20 +220,20 @@ func TestReleasesMeet(t *testing.T) {
 		t.Errorf("a newer gateway: %d %s", code, text)
 	}
 	for _, prompts := range []string{`[{"e":"","b":"AQAAAAAAAAA="}]`, `[{"e":"pod","b":"AQAA"}]`, `[{"e":"pod"}]`, `[{"e":"pod","b":"?"}]`, `[{"e":"pod","b":"AQAAAAAAAAA=","o":-1}]`,
-		`[{"e":"` + strings.Repeat("x", maxNameBytes+1) + `","b":"AQAAAAAAAAA="}]`, `[{"e":"pod","b":"` + strings.Repeat("AAAA", maxToldBytes/4) + `"}]`} {
+		`[{"e":"` + strings.Repeat("x", maxNameBytes+1) + `","b":"AQAAAAAAAAA="}]`, `[{"e":"pod","b":"` + strings.Repeat("AAAA", prompts.MaxTold/4) + `"}]`} {
 		if code, text := ask(`{"pod":"x","instance":5,"number":2,"heard":0,"prompts":` + prompts + `}`); code != http.StatusBadRequest {
 			t.Errorf("prompts %.60s: %d %s", prompts, code, text)
 		}
 	}
-	if n := len(s.mu.book.prompts.all); n != 1 {
-		t.Errorf("%d prompts are kept, one was told", n)
+	if all, _ := s.mu.book.prompts.Since(0, prompts.Source{}, maxHeardBytes, time.Now()); len(all) != 1 {
+		t.Errorf("%d prompts are kept, one was told", len(all))
 	}
 
 	// What a controller tells that cannot be is left out, and the rest is heard.
 	heard := held{}
 	g = wiredGateway(t, w, "gw", heard)
 	blocks := binary.LittleEndian.AppendUint64(nil, 7)
-	g.heard([]Prompt{{Endpoint: "", Blocks: blocks}, {Endpoint: "p", Blocks: blocks[:5]}, {Endpoint: "p", Blocks: blocks, Ago: time.Hour.Milliseconds()}, {Endpoint: "q", Blocks: blocks}})
+	g.heard([]prompts.Prompt{{Endpoint: "", Blocks: blocks}, {Endpoint: "p", Blocks: blocks[:5]}, {Endpoint: "p", Blocks: blocks, Ago: time.Hour.Milliseconds()}, {Endpoint: "q", Blocks: blocks}})
 	if len(heard) != 1 || !heard["q"][7] {
 		t.Errorf("heard %v", heard)
 	}
@@ -257,8 +247,8 @@ func TestReleasesMeet(t *testing.T) {
 	g.Sent("pod", []uint64{4})
 	g.sendAll(t)
 	for _, target := range g.mu.targets {
-		if !target.answered || target.told != g.teller.next() {
-			t.Errorf("an older controller answered %v, and was told up to %d of %d", target.answered, target.told, g.teller.next())
+		if !target.answered || target.told != g.teller.Next() {
+			t.Errorf("an older controller answered %v, and was told up to %d of %d", target.answered, target.told, g.teller.Next())
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/prompts"
 )
 
 // Config configures a Server. Reviewer and Accounts are required.
@@ -267,7 +268,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	s.update(func(b *book) (changed []string) {
 		now := s.cfg.Now()
 		if out.All, changed = b.take(&in, now); in.Heard != nil {
-			out.Prompts, out.Heard = b.prompts.since(*in.Heard, process{in.Pod, in.Instance}, maxHeardBytes, now)
+			out.Prompts, out.Heard = b.prompts.Since(*in.Heard, prompts.Source{Name: in.Pod, Instance: in.Instance}, maxHeardBytes, now)
 		}
 		return changed
 	})

@@ -44,11 +44,13 @@ type Config struct {
 	// Service is the gateway's, Certificate the Secret that it serves HTTPS
 	// with, the zero Key where it serves HTTP.
 	Service, Certificate service.Key
+	// Secrets has those of type kubernetes.io/tls watched, which listeners may name then.
+	Secrets bool
 	// Domain ends the hosts of services, "name.namespace.domain".
 	Domain string
 	// Changed is called after a change that may matter. It must not block.
 	Changed func()
-	// Write: HTTPRoutes and InferencePools are watched too, for a Writer.
+	// Write: HTTPRoutes, GRPCRoutes and InferencePools are watched too, for a Writer.
 	Write bool
 	Log   *slog.Logger
 }
@@ -67,8 +69,9 @@ var (
 	gateways = &kind{gatewayapi.Group, "Gateway", "gateways", []string{"v1"}, false}
 	grants   = &kind{gatewayapi.Group, "ReferenceGrant", "referencegrants", []string{"v1", "v1beta1"}, false}
 	routes   = &kind{gatewayapi.Group, "HTTPRoute", "httproutes", []string{"v1", "v1beta1"}, true}
+	calls    = &kind{gatewayapi.Group, "GRPCRoute", "grpcroutes", []string{"v1"}, true}
 	pools    = &kind{"inference.networking.k8s.io", "InferencePool", "inferencepools", []string{"v1"}, true}
-	kinds    = []*kind{classes, gateways, grants, routes, pools}
+	kinds    = []*kind{classes, gateways, grants, routes, calls, pools}
 )
 
 // bundleVersion on the API's definitions is their release.
@@ -99,6 +102,9 @@ func New(cfg Config) (*Watch, error) {
 	opts := cache.Options{Scheme: kube.Scheme(), Mapper: cfg.Mapper, DefaultTransform: kube.Trim, NewInformer: kube.NewInformer, ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{&corev1.Service{}: {Namespaces: map[string]cache.Config{cfg.Service.Namespace: {}},
 			Field: fields.OneTermEqualSelector("metadata.name", cfg.Service.Name)}}}
+	if cfg.Secrets {
+		opts.ByObject[&corev1.Secret{}] = cache.ByObject{Field: fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS))}
+	}
 	if len(cfg.Namespaces) > 0 {
 		opts.DefaultNamespaces = map[string]cache.Config{}
 		for _, ns := range cfg.Namespaces {
@@ -181,6 +187,9 @@ func (w *Watch) base(ctx context.Context) error {
 		handler toolscache.ResourceEventHandler
 	}
 	all := []watched{{w.cfg.Shared, metadataOf(crdKind), definitions}, {w.cache, &corev1.Service{}, handler(w.cfg.Changed)}}
+	if w.cfg.Secrets {
+		all = append(all, watched{w.cache, &corev1.Secret{}, handler(w.cfg.Changed)})
+	}
 	if len(w.cfg.Namespaces) == 0 {
 		all = append(all, watched{w.cfg.Shared, metadataOf(namespaceKind), handler(w.cfg.Changed)})
 	}
@@ -307,6 +316,13 @@ func (w *Watch) World(ctx context.Context) (*gatewayapi.World, error) {
 	out.Gateways, errs[1] = read[gatewayapi.Gateway](ctx, w, gateways)
 	out.Grants, errs[2] = read[gatewayapi.Grant](ctx, w, grants)
 	out.Front, errs[3] = w.front(ctx)
+	out.Certificate = func(k service.Key) string {
+		_, err := w.Pair(ctx, k)
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	}
 	for _, under := range []string{"", "." + at.Namespace, "." + at.Namespace + ".svc", "." + at.Namespace + ".svc.cluster.local"} {
 		out.Own = append(out.Own, at.Name+under)
 	}
@@ -334,8 +350,11 @@ func (w *Watch) labels(ctx context.Context, ns string) (map[string]string, bool)
 	return o.Labels, true
 }
 
-// portHTTP is the name of the HTTP port of the gateway's Service.
-const portHTTP = "http"
+// The names of the ports of the gateway's Service.
+const (
+	portHTTP  = "http"
+	portHTTPS = "https"
+)
 
 // front returns the addresses and ports of the gateway's Service.
 func (w *Watch) front(ctx context.Context) (*gatewayapi.Front, error) {
@@ -349,6 +368,9 @@ func (w *Watch) front(ctx context.Context) (*gatewayapi.Front, error) {
 	for _, p := range s.Spec.Ports {
 		if p.Name == portHTTP || len(s.Spec.Ports) == 1 {
 			out.Ports = append(out.Ports, p.Port)
+		}
+		if p.Name == portHTTPS && w.cfg.Secrets {
+			out.SecurePorts = append(out.SecurePorts, p.Port)
 		}
 	}
 	ip := func(v string) {

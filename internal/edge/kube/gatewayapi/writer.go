@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,7 +26,7 @@ import (
 type Writer struct {
 	Watch  *Watch
 	Client client.Client
-	// Adopted reports whether a namespace's HTTPRoutes are served.
+	// Adopted reports whether a namespace's routes are served.
 	Adopted func(ctx context.Context, namespace string) bool
 	Now     func() time.Time
 
@@ -39,20 +40,34 @@ type parsed struct {
 }
 
 // notAdopted tells how to have a namespace's routes served.
-const notAdopted = "namespace %s does not have its HTTPRoutes served: kubectl label namespace %[1]s " + objects.LabelAdopt + "=gateway"
+const notAdopted = "namespace %s does not have its routes served: kubectl label namespace %[1]s " + objects.LabelAdopt + "=gateway"
 
-// Write judges every object by the pools, backends and endpoint pickers, and writes
-// the statuses that have changed. It goes on without what cannot be read, and returns those errors.
-func (w *Writer) Write(ctx context.Context, all []*routing.Pool, missing func(routing.Ref) string, picker func(service.Key) gatewayapi.Picker) (*gatewayapi.Verdict, error) {
+// Facts are what objects are judged by besides each other: see gatewayapi.World.
+type Facts struct {
+	Pools   []*routing.Pool
+	Missing func(routing.Ref) string
+	Picker  func(service.Key) gatewayapi.Picker
+	Ours    func(service.Key) bool
+	// Services finds what is known of the Kubernetes Services that routes lead to.
+	Services func(context.Context, []gatewayapi.ServicePort) func(gatewayapi.ServicePort) gatewayapi.Service
+}
+
+// Write judges every object by the facts, and writes the statuses that have changed. It
+// goes on without what cannot be read, and returns those errors.
+func (w *Writer) Write(ctx context.Context, f Facts) (*gatewayapi.Verdict, error) {
 	world, err := w.Watch.World(ctx)
 	if err != nil {
 		return nil, err
 	}
-	world.Pools, world.Missing, world.Picker = all, missing, picker
+	world.Pools, world.Missing, world.Picker, world.Ours = f.Pools, f.Missing, f.Picker, f.Ours
 	if world.Routes, err = w.routes(ctx); err != nil {
 		return nil, err
 	}
 	v := gatewayapi.Judge(world)
+	if known := f.Services(ctx, v.Services); len(v.Services) > 0 {
+		world.Service = known
+		v = gatewayapi.Judge(world)
+	}
 	var errs []error
 	put := func(k *kind, status func(*unstructured.Unstructured) map[string]any) {
 		items, err := w.Watch.list(ctx, k)
@@ -75,13 +90,20 @@ func (w *Writer) Write(ctx context.Context, all []*routing.Pool, missing func(ro
 		}
 		return nil
 	})
-	put(routes, func(u *unstructured.Unstructured) map[string]any { return w.parents(u, v.Routes[keyOf(u)].Parents) })
+	for _, k := range []*kind{routes, calls} {
+		put(k, func(u *unstructured.Unstructured) map[string]any { return w.parents(u, v.Routes[routeID(u)].Parents) })
+	}
 	put(pools, func(u *unstructured.Unstructured) map[string]any { return w.parents(u, v.Pools[keyOf(u)]) })
 	return v, errors.Join(errs...)
 }
 
 func keyOf(u *unstructured.Unstructured) service.Key {
 	return service.Key{Namespace: u.GetNamespace(), Name: u.GetName()}
+}
+
+// routeID names a route among those of both kinds.
+func routeID(u *unstructured.Unstructured) routing.ID {
+	return routing.ID{Kind: routing.Kind(u.GetKind()), Key: keyOf(u)}
 }
 
 // at returns a list in an object's status.
@@ -91,9 +113,11 @@ func at(u *unstructured.Unstructured, name string) []any {
 	return out
 }
 
-// routes reads every HTTPRoute that names a Gateway.
+// routes reads every HTTPRoute and GRPCRoute that names a Gateway.
 func (w *Writer) routes(ctx context.Context) ([]gatewayapi.Route, error) {
 	items, err := w.Watch.list(ctx, routes)
+	more, also := w.Watch.list(ctx, calls)
+	items, err = slices.Concat(items, more), errors.Join(err, also)
 	before := w.read
 	w.read = make(map[types.UID]parsed, len(items))
 	var out []gatewayapi.Route
@@ -114,7 +138,7 @@ func (w *Writer) routes(ctx context.Context) ([]gatewayapi.Route, error) {
 
 // parse reads a route; of one that cannot be served, only its parents.
 func parse(u *unstructured.Unstructured) gatewayapi.Route {
-	out := gatewayapi.Route{Key: keyOf(u)}
+	out := gatewayapi.Route{ID: routeID(u)}
 	r, problem := objects.HTTPRoute(u)
 	if r != nil {
 		out.Object, out.Parents = r, r.Parents

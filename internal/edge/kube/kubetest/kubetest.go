@@ -210,7 +210,7 @@ func Apply(t testing.TB, c client.Client, namespace, text string) []*unstructure
 	t.Helper()
 	out := Parse(t, text)
 	for _, u := range out {
-		if u.GetNamespace() == "" && !strings.HasPrefix(u.GetKind(), "Cluster") && u.GetKind() != "FineTunedWeight" {
+		if u.GetNamespace() == "" && !strings.HasPrefix(u.GetKind(), "Cluster") && u.GetKind() != "FineTunedWeight" && u.GetKind() != "AcceleratorClass" {
 			u.SetNamespace(namespace)
 		}
 		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("kubectl"), client.ForceOwnership); err != nil {
@@ -311,6 +311,7 @@ func Place(t testing.TB, c client.Client, namespace, text string) {
 const (
 	GatewayAPI         = "sigs.k8s.io/gateway-api@v1.5.1/config/crd/standard/gateway.networking.k8s.io_*s.yaml"
 	InferenceExtension = "sigs.k8s.io/gateway-api-inference-extension@v1.1.0/config/crd/bases/*.yaml"
+	KServeGraphs       = "github.com/kserve/kserve@v0.15.2/config/crd/full/serving.kserve.io_inferencegraphs.yaml"
 )
 
 // Published installs definitions that other projects have published, from the

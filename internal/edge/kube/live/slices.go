@@ -216,7 +216,7 @@ func (v *View) replica(k service.Key, role service.Role, e endpoint, p *pod) rep
 	if d := v.mu.records[k]; d != nil {
 		r.Revision = d.Revision.Hash // slices do not say
 		if c := d.Revision.Component(role); c != nil {
-			r.Metrics, r.KVEvents = r.MetricsAt(c.Exports()), c.KVEvents()
+			r.Metrics, r.KVEvents, r.DataParallel = r.MetricsAt(c.Exports()), c.KVEvents(), c.DataParallel()
 		}
 	}
 	switch {

@@ -55,8 +55,8 @@ func describe(p dialect.Problem) string {
 	return p.Path + ": " + p.Message
 }
 
-// HTTPRoute reads a route as a fleet does; nil and the problem if it does not
-// count.
+// HTTPRoute reads an HTTPRoute or GRPCRoute as a fleet does; nil and the problem if it
+// does not count.
 func HTTPRoute(u *unstructured.Unstructured) (*routing.HTTPRoute, string) {
 	doc, err := Document(u)
 	if err != nil {
@@ -68,7 +68,7 @@ func HTTPRoute(u *unstructured.Unstructured) (*routing.HTTPRoute, string) {
 	}
 	r, ok := o.Routing.(*routing.HTTPRoute)
 	if !ok {
-		return nil, "is no HTTPRoute"
+		return nil, "is no HTTPRoute, and no GRPCRoute"
 	}
 	r.Created = u.GetCreationTimestamp().Time
 	return r, ""

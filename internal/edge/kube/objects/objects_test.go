@@ -147,7 +147,7 @@ func attach(t *testing.T, s *sink, adopt ...service.Dialect) *objects.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := objects.New(objects.Config{Cache: c, Mapper: mapper, Records: s, Reporter: s, Adopt: adopt, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	src, err := objects.New(objects.Config{Cache: c, Mapper: mapper, Records: s, Reporter: s, Adopt: adopt, ConfigMaps: must(client.New(cfg, client.Options{Scheme: kube.Scheme(), Mapper: mapper}))(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,6 +52,9 @@ func (s *Source) read(ctx context.Context, i item) error {
 	if err != nil {
 		return err
 	}
+	if err := s.configs.follow(ctx, i, c.named()); err != nil {
+		return err
+	}
 	if gone := s.claims.put(i, c); gone != nil {
 		delete(s.warned, gone.ref.UID)
 		if s.cfg.Reporter != nil {
@@ -63,6 +66,9 @@ func (s *Source) read(ctx context.Context, i item) error {
 
 // claim is nil where there is no manifest that is ours to read.
 func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
+	if i.kind == configMaps {
+		return s.configClaim(ctx, i)
+	}
 	r, before := s.kinds.informed(i.kind), s.claims.get(i)
 	if r == nil {
 		return nil, nil

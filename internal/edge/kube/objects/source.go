@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -70,7 +71,9 @@ type Config struct {
 	Namespaces []string
 	// Only selects the kinds to watch; nil means every one.
 	Only func(*Kind) bool
-	Log  *slog.Logger
+	// ConfigMaps reads those that manifests name, past the cache; nil leaves them out.
+	ConfigMaps client.Reader
+	Log        *slog.Logger
 }
 
 // Source watches manifests. Run it once; Attach it to a sink once.
@@ -78,6 +81,8 @@ type Source struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[item]
 	kinds *watcher
+	// configs are the ConfigMaps that the manifests name.
+	configs *configs
 	// claims are read at any time, and changed with serial held.
 	claims claims
 	// serial is locked while a manifest is read and given to the sink: one at a
@@ -117,6 +122,7 @@ func New(cfg Config) (*Source, error) {
 		listed:    func(k *Kind) { s.look(s.claims.recorded(k)) },
 		unwatched: func(k *Kind) { s.look(s.claims.items(k)) }, based: make(chan struct{})}
 	s.kinds.mu.running = map[*Kind]*running{}
+	s.configs = newConfigs(&cfg, s.queue)
 	return s, nil
 }
 
@@ -185,15 +191,9 @@ func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Con
 	}
 	s.serial.Lock()
 	defer s.serial.Unlock()
-	items, err := s.kinds.all(ctx)
+	items, err := s.readAll(ctx)
 	if err != nil {
 		return err
-	}
-	for _, i := range items {
-		if err := s.read(ctx, i); err != nil {
-			return err
-		}
-		s.quiet(i)
 	}
 	if err := restore(ctx); err != nil {
 		return err
@@ -206,6 +206,34 @@ func (s *Source) Attach(ctx context.Context, sink Sink, restore func(context.Con
 		s.cfg.Log.Warn("refused manifests could not be reported, retrying", "error", err)
 	}
 	return nil
+}
+
+// readAll reads every manifest there is, and then the ConfigMaps that they name.
+func (s *Source) readAll(ctx context.Context) ([]item, error) {
+	items, err := s.kinds.all(ctx)
+	if err != nil {
+		return nil, err
+	}
+	read := func(items []item) error {
+		for _, i := range items {
+			if err := s.read(ctx, i); err != nil {
+				return err
+			}
+			s.quiet(i)
+		}
+		return nil
+	}
+	if err := read(items); err != nil {
+		return nil, err
+	}
+	named, ok, err := s.configs.listed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		s.cfg.Log.Warn("the first list of ConfigMaps takes long: check that this account may list and watch them; services run without those they name")
+	}
+	return append(items, named...), read(named)
 }
 
 // settleRefused reports at once what is wrong with the manifests of services

@@ -155,6 +155,9 @@ func (w *Pods) trim(obj any) (any, error) {
 	}
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 		CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp}}
+	if c := parallel(pod); c != nil {
+		out.Spec.Containers = []corev1.Container{{Command: c.Command, Args: c.Args}}
+	}
 	out.Status.PodIP, out.Status.Phase = pod.Status.PodIP, pod.Status.Phase
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -203,16 +206,41 @@ func (p *pool) report() {
 // roleLabel is llm-d's label of what a pod's server does for its pool.
 const roleLabel = "llm-d.ai/role"
 
-// roleOf is the role of a pod's server. One that computes prompts and answers too is
-// like any other.
-func roleOf(pod *corev1.Pod) service.Role {
+// roleOf is the role of a pod's server, and whether it encodes pictures for others
+// besides. One that computes prompts and answers too is like any other.
+func roleOf(pod *corev1.Pod) (role service.Role, encodes bool) {
 	switch pod.Labels[roleLabel] {
-	case "prefill", "encode-prefill":
-		return service.RolePrefill
+	case "prefill":
+		return service.RolePrefill, false
+	case "encode-prefill":
+		return service.RolePrefill, true
 	case "encode":
-		return service.RoleEncode
+		return service.RoleEncode, false
+	case "encode-prefill-decode":
+		return service.RoleEngine, true
 	}
-	return service.RoleEngine
+	return service.RoleEngine, false
+}
+
+// parallel is the container whose engine's data-parallel ranks answer at one port; nil
+// for none. If a sidecar states ranks too, it has a port for each.
+func parallel(pod *corev1.Pod) (found *corev1.Container) {
+	stated := 0
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			command := strings.Join(slices.Concat(list[i].Command, list[i].Args), " ")
+			if strings.Contains(command, "--data-parallel-") {
+				stated++
+			}
+			if ranks := service.DataParallelOf([]string{command}); ranks.Size > 0 && !ranks.Ports {
+				found = &list[i]
+			}
+		}
+	}
+	if stated > 1 {
+		return nil
+	}
+	return found
 }
 
 // Replicas returns a pod's replicas, one for each of a pool's ports, with the ID
@@ -221,7 +249,8 @@ func Replicas(pod *corev1.Pod, ports []int32) []replica.Replica {
 	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	one := replica.Replica{Role: roleOf(pod), Phase: replica.Starting, Created: pod.CreationTimestamp.Time}
+	one := replica.Replica{Phase: replica.Starting, Created: pod.CreationTimestamp.Time}
+	one.Role, one.Encodes = roleOf(pod)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			one.Phase, one.ReadyAt = replica.Ready, c.LastTransitionTime.Time
@@ -229,6 +258,9 @@ func Replicas(pod *corev1.Pod, ports []int32) []replica.Replica {
 	}
 	if pod.DeletionTimestamp != nil {
 		one.Phase = replica.Draining
+	}
+	if c := parallel(pod); c != nil && len(ports) == 1 { // of several ports each is a rank's
+		one.DataParallel = service.DataParallelOf(slices.Concat(c.Command, c.Args))
 	}
 	var out []replica.Replica
 	for _, port := range ports {

@@ -1,5 +1,5 @@
-// Package pools watches what InferencePools refer to: the pods that they select,
-// and the Services of their endpoint pickers.
+// Package pools watches what InferencePools and HTTPRoutes refer to: the pods that
+// pools select, and Services.
 package pools
 
 import (

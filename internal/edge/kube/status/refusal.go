@@ -38,7 +38,7 @@ func refusal(u *unstructured.Unstructured, r objects.Refusal) map[string]any {
 		return dialect.Status(origin, st)
 	case r.Status == objects.RuntimeStatus:
 		return map[string]any{"conditions": []any{condition(bad(service.ConditionReady))}}
-	case r.Status == objects.RoutingStatus && r.Kind != "InferencePool" && r.Kind != "HTTPRoute":
+	case r.Status == objects.RoutingStatus && r.Kind != "InferencePool" && r.Kind != "InferencePoolImport" && r.Kind != "HTTPRoute" && r.Kind != "GRPCRoute":
 		kind := routing.ConditionAccepted
 		if origin.Dialect() == service.DialectRoundhouse {
 			kind = routing.ConditionReady

@@ -196,13 +196,13 @@ func (w *Writer) Warned(r objects.Ref, warnings []string) {
 // maxWarnings bounds the events about one manifest's warnings.
 const maxWarnings = 10
 
-// Routing writes the status of routing objects. Those of HTTPRoutes and of
+// Routing writes the status of routing objects. Those of HTTPRoutes, GRPCRoutes and
 // InferencePools are shared with other gateways, and are written by package
 // gatewayapi.
 func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error {
 	var errs []error
 	for _, st := range states {
-		if st.Object.Routing.RoutingKind() == routing.KindHTTPRoute || st.Object.Origin.Kind == "InferencePool" && st.Object.Origin.APIVersion == sharedPools {
+		if _, ok := st.Object.Routing.(*routing.HTTPRoute); ok || st.Object.Origin.Kind == "InferencePool" && st.Object.Origin.APIVersion == sharedPools {
 			continue
 		}
 		u, err := w.get(ctx, st.Object.Origin, st.Object.Key)

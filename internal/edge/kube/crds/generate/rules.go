@@ -415,6 +415,7 @@ func handlingRules() map[string][]rule {
 }
 
 func routingRules() map[string][]rule {
+	helpers := []rule{atMost(maxAddresses), set, items(form(`^(`+inet6+`|[0-9]{1,3}(\.[0-9]{1,3}){3}):`+port+`$`, 64))}
 	return map[string][]rule{
 		"RouteSpec": {require("targets"),
 			cel("!has(self.priority) || !"+stated("self.criticality"), "priority and criticality both say how urgent requests are: remove one")},
@@ -434,7 +435,9 @@ func routingRules() map[string][]rule {
 
 		"PoolSpec": {cel("has(self.selector) || has(self.addresses) && size(self.addresses) > 0",
 			"selector is missing: write labels of services, or addresses of servers that run already"),
-			cel("!has(self.selector) || size(self.selector) > 0", "selector is empty: write the labels of the model servers, such as app: vllm")},
+			cel("!has(self.selector) || size(self.selector) > 0", "selector is empty: write the labels of the model servers, such as app: vllm"),
+			cel("has(self.addresses) && size(self.addresses) > 0 || (!has(self.prefillAddresses) || size(self.prefillAddresses) == 0) && (!has(self.encodeAddresses) || size(self.encodeAddresses) == 0)",
+				"prefillAddresses or encodeAddresses, and no addresses: write those of the servers that answer")},
 		"PoolSpec.selector": {func(p *props) {
 			p.MaxProperties = count(maxLabels)
 			p.AdditionalProperties.Schema.Pattern = `^` + labelName + `?$`
@@ -442,8 +445,10 @@ func routingRules() map[string][]rule {
 		}, cel(`self.all(k, k.matches(r'^([^/]{1,253}/)?`+labelName+`$'))`, "a key is not a label's name")},
 		"PoolSpec.addresses": {atMost(maxAddresses), set, items(form(`^(`+inet6+`|`+host+`):`+port+`$`, 2*maxName),
 			cel(fmt.Sprintf("self.lastIndexOf(':') <= %d || self.startsWith('[')", maxName), "the host's name is too long"))},
-		"PoolSpec.prefillAddresses":        {atMost(maxAddresses), set, items(form(`^(`+inet6+`|[0-9]{1,3}(\.[0-9]{1,3}){3}):`+port+`$`, 64))},
+		"PoolSpec.prefillAddresses":        helpers,
+		"PoolSpec.encodeAddresses":         helpers,
 		"PoolSpec.protocol":                {protocolOf(service.ProtocolV1, service.ProtocolV2, service.ProtocolGRPCV2, service.ProtocolOpenAI, service.ProtocolCohere)},
+		"PoolSpec.dataParallelSize":        {between(1, service.MaxDataParallelSize)},
 		"PoolSpec.maxConcurrency":          {atLeast(0)},
 		"PoolSpec.answerTimeout":           duration,
 		"PoolMetrics.engine":               {oneOf(routing.Engines...)},

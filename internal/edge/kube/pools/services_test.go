@@ -23,15 +23,15 @@ import (
 func TestTooMany(t *testing.T) {
 	told := map[service.Key][]string{}
 	var mu sync.Mutex
-	cfg := DefaultPickersConfig()
+	cfg := DefaultServicesConfig()
 	cfg.MaxServices = 4
 	cfg.REST, cfg.Mapper = &rest.Config{Host: "http://127.0.0.1:1"}, meta.NewDefaultRESTMapper(nil)
-	cfg.Changed = func(pool service.Key, s PickerState) {
+	cfg.Changed = func(pool service.Key, s ServiceState) {
 		mu.Lock()
 		defer mu.Unlock()
 		told[pool] = append(told[pool], s.Problem)
 	}
-	w, err := NewPickers(cfg)
+	w, err := NewServices(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestState(t *testing.T) {
 		}
 		return s
 	}
-	pods := []*discoveryv1.EndpointSlice{slice("b", "grpc", 9000, "10.0.0.3", "-10.0.0.4"), slice("a", "grpc", 9001, "+10.0.0.2", "10.0.0.1"), slice("c", "grpc", 9001, "+10.0.0.2"), slice("v6", "grpc", 9, "fd00::1")}
+	pods := []*discoveryv1.EndpointSlice{slice("b", "grpc", 9000, "10.0.0.3", "-10.0.0.4"), slice("a", "grpc", 9001, "+10.0.0.2", "10.0.0.1"), slice("c", "grpc", 9001, "+10.0.0.2"), slice("v6", "grpc", 9, "fd00::1"), slice("names", "grpc", 9000, "metadata.internal.example", "localhost")}
 	const all = "10.0.0.1:9001 10.0.0.2:9001 10.0.0.3:9000 [fd00::1]:9"
 	for name, c := range map[string]struct {
 		service *corev1.Service
@@ -125,12 +125,12 @@ func TestState(t *testing.T) {
 		"http2":        {svc(func(s *corev1.Service) { s.Spec.Ports[1].AppProtocol = ptr("http2") }), 9002, all},
 		"external name": {svc(func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "evil.test"
-		}), 9002, "problem: Service epp is an ExternalName: an endpoint picker has pods"},
+		}), 9002, "problem: Service epp is an ExternalName: requests go to a Service that has pods"},
 		"own":     {svc(func(s *corev1.Service) { s.Labels = map[string]string{shape.LabelPicker: "true"} }), 9002, "own"},
 		"not own": {svc(func(s *corev1.Service) { s.Labels = map[string]string{shape.LabelPicker: "false"} }), 9002, all},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &picker{key: service.Key{Namespace: "prod", Name: "epp"}, object: c.service, slices: map[string]*discoveryv1.EndpointSlice{}}
+			w := &named{key: service.Key{Namespace: "prod", Name: "epp"}, object: c.service, slices: map[string]*discoveryv1.EndpointSlice{}}
 			for _, es := range pods {
 				w.slices[es.Name] = es
 			}

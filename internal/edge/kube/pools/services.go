@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -28,16 +29,16 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 )
 
-// PickersConfig configures Pickers. REST, Mapper and Changed are required.
-type PickersConfig struct {
+// ServicesConfig configures Services. REST, Mapper and Changed are required.
+type ServicesConfig struct {
 	REST   *rest.Config
 	Mapper meta.RESTMapper
-	// Changed receives the state of a pool's picker when it is first known and
+	// Changed receives the state of a pool's Service when it is first known and
 	// whenever it changes, from one goroutine at a time for each Service.
-	Changed func(pool service.Key, s PickerState)
+	Changed func(pool service.Key, s ServiceState)
 	// Namespaces are the only ones whose Services may be read; none means all.
 	Namespaces []string
-	// Addresses has the EndpointSlices watched too, for who calls the pickers.
+	// Addresses has the EndpointSlices watched too, for who sends requests there.
 	Addresses bool
 	// MaxServices bounds how many Services are watched. If pools name more, the
 	// namespaces share the limit evenly.
@@ -47,30 +48,31 @@ type PickersConfig struct {
 	Log       *slog.Logger
 }
 
-// DefaultPickersConfig watches up to 500 Services.
-func DefaultPickersConfig() PickersConfig { return PickersConfig{MaxServices: 500} }
+// DefaultServicesConfig watches up to 500 Services.
+func DefaultServicesConfig() ServicesConfig { return ServicesConfig{MaxServices: 500} }
 
-// Pickers watches the endpoint pickers that InferencePools name: each is a
-// Service of the pool's namespace and the pods behind it. It is safe for
-// concurrent use.
+// Services watches the Services that pools name, and the pods behind them: the
+// endpoint pickers of InferencePools, and what HTTPRoutes lead to (routing.ServicePool).
+// Each is of its pool's namespace. It is safe for concurrent use.
 //
 // Whoever writes a pool decides which of its namespace's Services is called, and
 // cannot make a gateway call anything else: addresses come from EndpointSlices
-// alone, in which the API server accepts neither loopback nor link-local ones.
-type Pickers struct {
-	cfg PickersConfig
+// alone, in which the API server accepts neither loopback nor link-local ones, and
+// names in them are passed over.
+type Services struct {
+	cfg ServicesConfig
 	run *watches
 
 	mu       sync.Mutex
-	services map[service.Key]*picker
+	services map[service.Key]*named
 	excess   map[service.Key]routing.Extension // of pools whose Service exceeds MaxServices
 }
 
-// picker is a Service that pools name.
-type picker struct {
+// named is a Service that pools name.
+type named struct {
 	watch
 	key     service.Key
-	changed func(service.Key, PickerState)
+	changed func(service.Key, ServiceState)
 
 	mu       sync.Mutex
 	complete bool // the first lists were read
@@ -79,35 +81,35 @@ type picker struct {
 	slices   map[string]*discoveryv1.EndpointSlice
 }
 
-// NewPickers returns a watch of no pools. Close ends it.
-func NewPickers(cfg PickersConfig) (*Pickers, error) {
+// NewServices returns a watch of no pools. Close ends it.
+func NewServices(cfg ServicesConfig) (*Services, error) {
 	if cfg.REST == nil || cfg.Mapper == nil || cfg.Changed == nil || cfg.MaxServices <= 0 {
 		return nil, errors.New("pools: REST, Mapper, Changed and MaxServices are required")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Pickers{cfg: cfg, run: newWatches(), services: map[service.Key]*picker{}}, nil
+	return &Services{cfg: cfg, run: newWatches(), services: map[service.Key]*named{}}, nil
 }
 
 // Close ends all watches and waits for them.
-func (w *Pickers) Close() { w.run.close() }
+func (w *Services) Close() { w.run.close() }
 
-// NamesPicker reports whether a pool names a picker that can be watched: a Service.
-func NamesPicker(p *routing.Pool) bool {
+// NamesService reports whether a pool names something that can be watched: a Service.
+func NamesService(p *routing.Pool) bool {
 	e := p.Extension
 	return e.Name != "" && e.Group == "" && (e.Kind == "" || e.Kind == "Service")
 }
 
 // Set replaces the pools. A watch begins or ends for each Service that is named
-// first, or no longer; Set does not wait for that. Pools whose picker is known
+// first, or no longer; Set does not wait for that. Pools whose Service is known
 // already are reported before Set returns.
-func (w *Pickers) Set(pools []*routing.Pool) {
+func (w *Services) Set(pools []*routing.Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	want := map[service.Key]map[service.Key]routing.Extension{}
 	for _, p := range pools {
-		if !NamesPicker(p) || len(w.cfg.Namespaces) > 0 && !slices.Contains(w.cfg.Namespaces, p.Namespace) {
+		if !NamesService(p) || len(w.cfg.Namespaces) > 0 && !slices.Contains(w.cfg.Namespaces, p.Namespace) {
 			continue
 		}
 		k := service.Key{Namespace: p.Namespace, Name: p.Extension.Name}
@@ -140,8 +142,8 @@ func (w *Pickers) Set(pools []*routing.Pool) {
 	}
 }
 
-// Listed waits until the picker of every pool has been reported.
-func (w *Pickers) Listed(ctx context.Context) error {
+// Listed waits until the Service of every pool has been reported.
+func (w *Services) Listed(ctx context.Context) error {
 	w.mu.Lock()
 	all := slices.Collect(maps.Values(w.services))
 	w.mu.Unlock()
@@ -153,8 +155,8 @@ func (w *Pickers) Listed(ctx context.Context) error {
 	return nil
 }
 
-func (w *Pickers) begin(k service.Key) *picker {
-	s := &picker{watch: w.run.watch(), key: k, changed: w.cfg.Changed, slices: map[string]*discoveryv1.EndpointSlice{}}
+func (w *Services) begin(k service.Key) *named {
+	s := &named{watch: w.run.watch(), key: k, changed: w.cfg.Changed, slices: map[string]*discoveryv1.EndpointSlice{}}
 	by := map[client.Object]cache.ByObject{&corev1.Service{}: {Field: fields.OneTermEqualSelector("metadata.name", k.Name)}}
 	if w.cfg.Addresses {
 		by[&discoveryv1.EndpointSlice{}] = cache.ByObject{Label: labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: k.Name}), Transform: w.cfg.Transform}
@@ -166,14 +168,14 @@ func (w *Pickers) begin(k service.Key) *picker {
 			listed()
 		})
 		if err != nil && s.ctx.Err() == nil {
-			w.cfg.Log.Error("the Service of an endpoint picker cannot be watched", "service", k.String(), "error", err)
+			w.cfg.Log.Error("a Service that a pool or a route names cannot be watched", "service", k.String(), "error", err)
 		}
 	})
 	return s
 }
 
 // set notes the Service or one of its EndpointSlices.
-func (s *picker) set(object any, exists bool) {
+func (s *named) set(object any, exists bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch o := object.(type) {
@@ -189,8 +191,8 @@ func (s *picker) set(object any, exists bool) {
 	s.report()
 }
 
-// listed reports the picker once the first lists are complete.
-func (s *picker) listed() {
+// listed reports the Service once the first lists are complete.
+func (s *named) listed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.complete = true
@@ -198,7 +200,7 @@ func (s *picker) listed() {
 }
 
 // setPools replaces the pools that name the Service.
-func (s *picker) setPools(by map[service.Key]routing.Extension) {
+func (s *named) setPools(by map[service.Key]routing.Extension) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if maps.Equal(s.pools, by) {
@@ -209,7 +211,7 @@ func (s *picker) setPools(by map[service.Key]routing.Extension) {
 }
 
 // report calls changed with mu held, so that reports arrive in their order.
-func (s *picker) report() {
+func (s *named) report() {
 	if !s.complete || s.ctx.Err() != nil {
 		return
 	}
@@ -222,7 +224,7 @@ func (s *picker) report() {
 // first Service watched before any has its second, so that no namespace uses up
 // the limit of others; within a namespace, those that are watched already come
 // first. w.mu is held.
-func (w *Pickers) beyond(want map[service.Key]map[service.Key]routing.Extension) map[service.Key]bool {
+func (w *Services) beyond(want map[service.Key]map[service.Key]routing.Extension) map[service.Key]bool {
 	if len(want) <= w.cfg.MaxServices {
 		return nil
 	}
@@ -253,7 +255,7 @@ func (w *Pickers) beyond(want map[service.Key]map[service.Key]routing.Extension)
 	return out
 }
 
-func (w *Pickers) unwatched(k service.Key) int {
+func (w *Services) unwatched(k service.Key) int {
 	if w.services[k] != nil {
 		return 0
 	}
@@ -261,7 +263,7 @@ func (w *Pickers) unwatched(k service.Key) int {
 }
 
 // refuse reports, once, the pools whose Service exceeds MaxServices. w.mu is held.
-func (w *Pickers) refuse(want map[service.Key]map[service.Key]routing.Extension, over map[service.Key]bool) {
+func (w *Services) refuse(want map[service.Key]map[service.Key]routing.Extension, over map[service.Key]bool) {
 	before := w.excess
 	w.excess = map[service.Key]routing.Extension{}
 	for k := range over {
@@ -270,30 +272,30 @@ func (w *Pickers) refuse(want map[service.Key]map[service.Key]routing.Extension,
 			if was, reported := before[pool]; reported && was == e {
 				continue
 			}
-			w.cfg.Log.Error("too many endpoint pickers: this one is not watched, and never called", "service", k.String(), "limit", w.cfg.MaxServices)
-			s := (&picker{key: k}).state(e)
-			s.Problem = fmt.Sprintf("Service %s is not called: InferencePools name more than %d Services, and namespace %s has its share of them", k.Name, w.cfg.MaxServices, k.Namespace)
+			w.cfg.Log.Error("too many Services are named by pools or routes: this one is not watched, and never called", "service", k.String(), "limit", w.cfg.MaxServices)
+			s := (&named{key: k}).state(e)
+			s.Problem = fmt.Sprintf("Service %s is not called: more than %d Services are named, and namespace %s has its share of them", k.Name, w.cfg.MaxServices, k.Namespace)
 			w.cfg.Changed(pool, s)
 		}
 	}
 }
 
 // end ends a watch. Nothing is reported afterwards.
-func (s *picker) end() {
+func (s *named) end() {
 	s.stop()
 	s.mu.Lock() // waits for a report under way
 	defer s.mu.Unlock()
 	s.pools = nil
 }
 
-// defaultPort is the port of a picker whose pool names none.
+// defaultPort is the port where a pool names none, a picker's.
 const defaultPort = 9002
 
 // plainText is the appProtocol of a port that speaks HTTP/2 without TLS.
 const plainText = "kubernetes.io/h2c"
 
-// PickerState is what is known of the endpoint picker that a pool names.
-type PickerState struct {
+// ServiceState is what is known of the Service that a pool names.
+type ServiceState struct {
 	// Name is the Service's, "namespace/name:port", Authority the host that calls
 	// name, "name.namespace.svc:port".
 	Name, Authority string
@@ -307,13 +309,15 @@ type PickerState struct {
 	Addresses []string
 	// Plain: it speaks HTTP/2 in plain text, without TLS.
 	Plain bool
+	// AppProtocol is the port's own; "" for none.
+	AppProtocol string
 }
 
 // state returns what is known for a pool. mu is held.
-func (s *picker) state(e routing.Extension) PickerState {
+func (s *named) state(e routing.Extension) ServiceState {
 	port := cmp.Or(e.Port, defaultPort)
 	at := strconv.Itoa(int(port))
-	out := PickerState{Name: s.key.String() + ":" + at, Authority: s.key.Name + "." + s.key.Namespace + ".svc:" + at}
+	out := ServiceState{Name: s.key.String() + ":" + at, Authority: s.key.Name + "." + s.key.Namespace + ".svc:" + at}
 	if s.object == nil {
 		out.Problem = fmt.Sprintf("there is no Service %s in namespace %s", s.key.Name, s.key.Namespace)
 		return out
@@ -327,19 +331,22 @@ func (s *picker) state(e routing.Extension) PickerState {
 	})
 	switch {
 	case s.object.Spec.Type == corev1.ServiceTypeExternalName:
-		out.Problem = fmt.Sprintf("Service %s is an ExternalName: an endpoint picker has pods", s.key.Name)
+		out.Problem = fmt.Sprintf("Service %s is an ExternalName: requests go to a Service that has pods", s.key.Name)
 	case i < 0:
 		out.Problem = fmt.Sprintf("Service %s has no port %d", s.key.Name, port)
 	default:
 		p := s.object.Spec.Ports[i]
-		out.Plain = p.AppProtocol != nil && *p.AppProtocol == plainText
+		if p.AppProtocol != nil {
+			out.AppProtocol = *p.AppProtocol
+		}
+		out.Plain = out.AppProtocol == plainText
 		out.Addresses = s.addresses(p.Name)
 	}
 	return out
 }
 
 // addresses returns those of the pods that are ready, at the port of a name.
-func (s *picker) addresses(port string) (out []string) {
+func (s *named) addresses(port string) (out []string) {
 	for _, es := range s.slices {
 		i := slices.IndexFunc(es.Ports, func(p discoveryv1.EndpointPort) bool {
 			name := ""
@@ -352,11 +359,18 @@ func (s *picker) addresses(port string) (out []string) {
 			continue
 		}
 		for _, e := range es.Endpoints {
-			if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+			if len(e.Addresses) > 0 && isIP(e.Addresses[0]) && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
 				out = append(out, net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*es.Ports[i].Port))))
 			}
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// isIP reports whether an address is one: a name, of a slice of the type FQDN, may be led
+// anywhere by whoever writes the slice, also to the gateway's own machine.
+func isIP(address string) bool {
+	_, err := netip.ParseAddr(address)
+	return err == nil
 }
