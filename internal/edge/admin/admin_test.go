@@ -45,7 +45,7 @@ func (outside) Publish(fleet.View)                                       {}
 func (outside) Withdraw(service.Key)                                     {}
 func (outside) Demand(service.Key) autoscale.Demand                      { return autoscale.Demand{} }
 func (outside) InFlight(string) int                                      { return 0 }
-func (outside) Inspect(context.Context, string) (service.Attributes, error) {
+func (outside) Inspect(context.Context, service.Files) (service.Attributes, error) {
 	return service.Attributes{}, nil
 }
 
@@ -65,7 +65,8 @@ func (o outside) Logs(_ context.Context, id string, _ fleet.LogOptions) (io.Read
 
 func newServer(t *testing.T, o outside, change func(*Config)) *Server {
 	t.Helper()
-	f, err := fleet.New(fleet.Config{Platform: o, Store: o, Models: o, Traffic: o})
+	f, err := fleet.New(fleet.Config{Platform: o, Store: o, Models: o, Traffic: o,
+		URL: func(k service.Key) string { return "http://" + k.Name + "." + k.Namespace + ".localhost:8080" }})
 	if err != nil {
 		t.Fatal(err)
 	}

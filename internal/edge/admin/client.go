@@ -201,14 +201,13 @@ func (c *Client) Service(ctx context.Context, k service.Key) (out Service, err e
 	return out, c.call(ctx, http.MethodGet, servicePath(k), nil, &out)
 }
 
-// Objects lists "runtimes", "models", "weights" or "bases".
+// Objects lists "runtimes", "models", "weights", "bases", "acceleratorclasses",
+// "configmaps", "benchmarkjobs", "secrets" or "serviceaccounts".
 func (c *Client) Objects(ctx context.Context, kinds string) (out []Object, err error) {
 	return out, c.call(ctx, http.MethodGet, "/api/v1/"+kinds, nil, &out)
 }
 
-// Delete removes an object; kinds is "services", "runtimes", "models", "weights" or
-// "bases". A
-// cluster-scoped object has no namespace.
+// Delete removes an object; kinds is "services" or one of Objects'. A cluster-scoped object has no namespace.
 func (c *Client) Delete(ctx context.Context, kinds string, k service.Key) (out Change, err error) {
 	ns := k.Namespace
 	if ns == "" {

@@ -203,7 +203,7 @@ func TestSessions(t *testing.T) {
 // TestViewersSeeNoManifests: a manifest may hold secrets.
 func TestViewersSeeNoManifests(t *testing.T) {
 	s := serveConsole(t)
-	body := applyBody(t, File{Name: "a.yaml", Data: "apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: iris}\nspec: {model: {uri: \"https://user:hunter2@models.invalid/m\", format: {name: xgboost}}}\n---\napiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p, labels: {x: hunter2}}\nspec: {addresses: [\"127.0.0.1:1\"]}\n---\napiVersion: serving.kserve.io/v1alpha1\nkind: LLMInferenceServiceConfig\nmetadata: {name: base}\nspec: {template: {containers: [{name: main, env: [{name: X, value: hunter2}]}]}}\n"})
+	body := applyBody(t, File{Name: "a.yaml", Data: "apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: iris}\nspec: {model: {uri: \"https://user:hunter2@models.invalid/m\", format: {name: xgboost}}}\n---\napiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: p, labels: {x: hunter2}}\nspec: {addresses: [\"127.0.0.1:1\"]}\n---\napiVersion: serving.kserve.io/v1alpha1\nkind: LLMInferenceServiceConfig\nmetadata: {name: base}\nspec: {template: {containers: [{name: main, env: [{name: X, value: hunter2}]}]}}\n---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: sa}\nsecrets: [{name: hunter2}]\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {hunter2: hunter2}\n"})
 	if resp := s.ask("POST", "/api/v1/apply", body, "Authorization", "Bearer "+token); resp.StatusCode != 200 {
 		text, _ := io.ReadAll(resp.Body)
 		t.Fatalf("%s %s", resp.Status, text)
@@ -215,7 +215,7 @@ func TestViewersSeeNoManifests(t *testing.T) {
 	} else if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), `"csrf":""`) {
 		t.Errorf("the token is told again: %s", text)
 	}
-	for _, path := range []string{"/api/v1/services?rendered", "/api/v1/services/default/iris", "/api/v1/routing", "/api/v1/models", "/api/v1/runtimes", "/api/v1/bases", "/api/v1/services/default/iris/explain"} {
+	for _, path := range []string{"/api/v1/services?rendered", "/api/v1/services/default/iris", "/api/v1/routing", "/api/v1/models", "/api/v1/runtimes", "/api/v1/bases", "/api/v1/serviceaccounts", "/api/v1/secrets", "/api/v1/services/default/iris/explain"} {
 		for _, as := range [][]string{{"Authorization", "Bearer the-viewers"}, {"Cookie", stolen}} {
 			resp := s.ask("GET", path, "", as...)
 			text, err := io.ReadAll(resp.Body)

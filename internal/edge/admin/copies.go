@@ -79,8 +79,8 @@ func usersOf(services []fleet.ServiceState) map[string][]string {
 	for _, st := range services {
 		for r := st.Revision; r != nil; r = r.Before {
 			add(r.Model.URI, st.Object.Key.String())
-			for _, a := range r.Model.Adapters {
-				add(a.URI, st.Object.Key.String())
+			for _, uri := range r.Model.Others() {
+				add(uri, st.Object.Key.String())
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package admin
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,6 +48,12 @@ type Request struct {
 	Retried          string    `json:"retried,omitempty"` // why the last failed try did
 	// Cut is why the replica broke off its answer; "" for a whole one.
 	Cut string `json:"cut,omitempty"`
+	// Reason is why the gateway itself refused the request.
+	Reason string `json:"reason,omitempty"`
+	// Failed: the service did not answer as it should have; ClientError: the request was
+	// refused for what its client did.
+	Failed      bool `json:"failed,omitempty"`
+	ClientError bool `json:"clientError,omitempty"`
 	// RequestBody and AnswerBody are told to the owner alone, who asks for them, of
 	// services that keep them.
 	RequestBody *Body `json:"requestBody,omitempty"`
@@ -73,10 +80,13 @@ type NumberedEvent struct {
 
 // RequestQuery selects requests.
 type RequestQuery struct {
-	Of     string        // a service, NAMESPACE/NAME, or a model as requests name it; "" for all
-	Failed bool          // those that failed
-	Slow   time.Duration // those that took as long, to the first byte where there is one
-	Bodies bool          // with what is kept of their bodies
+	Of     string // a service, NAMESPACE/NAME, or a model as requests name it; "" for all
+	Failed bool   // those that failed
+	// ClientErrors: those that were refused for what their clients did; with Failed
+	// either.
+	ClientErrors bool
+	Slow         time.Duration // those that took as long, to the first byte where there is one
+	Bodies       bool          // with what is kept of their bodies
 }
 
 func (q RequestQuery) values() url.Values {
@@ -86,6 +96,9 @@ func (q RequestQuery) values() url.Values {
 	}
 	if q.Failed {
 		v.Set("failed", "true")
+	}
+	if q.ClientErrors {
+		v.Set("clientErrors", "true")
 	}
 	if q.Slow > 0 {
 		v.Set("slow", q.Slow.String())
@@ -98,11 +111,10 @@ func (q RequestQuery) values() url.Values {
 
 func readRequestQuery(v url.Values) (q RequestQuery, err error) {
 	q.Of = v.Get("of")
-	if q.Failed, err = strconv.ParseBool(orFalse(v.Get("failed"))); err != nil {
-		return q, fmt.Errorf("failed: %q is neither true nor false", v.Get("failed"))
-	}
-	if q.Bodies, err = strconv.ParseBool(orFalse(v.Get("bodies"))); err != nil {
-		return q, fmt.Errorf("bodies: %q is neither true nor false", v.Get("bodies"))
+	for name, to := range map[string]*bool{"failed": &q.Failed, "clientErrors": &q.ClientErrors, "bodies": &q.Bodies} {
+		if *to, err = strconv.ParseBool(cmp.Or(v.Get(name), "false")); err != nil {
+			return q, fmt.Errorf("%s: %q is neither true nor false", name, v.Get(name))
+		}
 	}
 	if text := v.Get("slow"); text != "" {
 		if q.Slow, err = time.ParseDuration(text); err != nil || q.Slow < 0 {
@@ -112,26 +124,20 @@ func readRequestQuery(v url.Values) (q RequestQuery, err error) {
 	return q, nil
 }
 
-func orFalse(s string) string {
-	if s == "" {
-		return "false"
-	}
-	return s
-}
-
 func (q RequestQuery) match(r *journal.Request) bool {
 	wait := r.FirstByte
 	if wait == 0 {
 		wait = r.Duration
 	}
-	return (q.Of == "" || q.Of == r.Service || q.Of == r.Model) && (!q.Failed || r.Failed()) && wait >= q.Slow
+	ended := !q.Failed && !q.ClientErrors || q.Failed && r.Failed() || q.ClientErrors && r.ClientError()
+	return (q.Of == "" || q.Of == r.Service || q.Of == r.Model) && ended && wait >= q.Slow
 }
 
 func requestOf(n uint64, r journal.Request) Request {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	out := Request{Number: n, Time: r.Time, ID: r.ID, Trace: r.Trace, Key: r.Key, Client: r.Client, Method: r.Method, Path: r.Path, Model: r.Model, Service: r.Service,
 		Replica: r.Replica, Status: r.Status, QueuedMS: ms(r.Queued), FirstByteMS: ms(r.FirstByte), DurationMS: ms(r.Duration), TokensPerSecond: r.Rate(),
-		BytesIn: r.Received, BytesOut: r.Sent, Tries: r.Tries, Retried: r.Retried, Cut: r.Cut}
+		BytesIn: r.Received, BytesOut: r.Sent, Tries: r.Tries, Retried: r.Retried, Cut: r.Cut, Reason: r.Reason, Failed: r.Failed(), ClientError: r.ClientError()}
 	if u := r.Usage; u != nil {
 		out.PromptTokens, out.CachedTokens, out.CompletionTokens = u.PromptTokens, u.CachedTokens, u.CompletionTokens
 	}
@@ -188,8 +194,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// happened adds an event of no service.
+// happened adds an event of no service: something was done with keys or copies.
 func (s *Server) happened(reason, message string) {
+	if s.cfg.Live != nil {
+		s.cfg.Live.Changed(Lists)
+	}
 	if s.cfg.Events != nil {
 		s.cfg.Events.Tell(history.Event{Reason: reason, Message: message})
 	}

@@ -55,7 +55,9 @@ func TestRequests(t *testing.T) {
 		{RequestQuery{Of: "chat"}, "0 1"},
 		{RequestQuery{Of: "default/iris"}, "3"},
 		{RequestQuery{Of: "none"}, ""},
-		{RequestQuery{Failed: true}, "1 2 3"},
+		{RequestQuery{Failed: true}, "1 3"},
+		{RequestQuery{ClientErrors: true}, "2"},
+		{RequestQuery{Failed: true, ClientErrors: true}, "1 2 3"},
 		{RequestQuery{Slow: time.Second}, "0 3"}, // to the first byte
 		{RequestQuery{Slow: time.Second, Failed: true}, "3"},
 	} {

@@ -7,13 +7,16 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/journal"
 )
@@ -30,6 +33,8 @@ type LiveConfig struct {
 	// nil where nothing is known. Without them replicas have no traffic of their own.
 	InFlight func(id string) int
 	Load     func(id string) *replica.Load
+	// Endpoints are those of a pool; nil shows none.
+	Endpoints func(routing.Ref) []dispatch.Endpoint
 	// Events have the failures of replicas; nil has none.
 	Events *journal.Events
 	Now    func() time.Time
@@ -106,6 +111,7 @@ type Live struct {
 	mu     struct {
 		sync.Mutex
 		services map[service.Key]counted
+		routes   map[string]RoutingObject // by what the board calls them
 	}
 }
 
@@ -126,7 +132,7 @@ func NewLive(cfg LiveConfig) (*Live, error) {
 	}
 	// Versions go on from those of the process before, however often it changed.
 	l := &Live{cfg: cfg, board: journal.NewBoard(uint64(cfg.Now().UnixMicro())), failed: newFailures(cfg.Events)}
-	l.mu.services = map[service.Key]counted{}
+	l.mu.services, l.mu.routes = map[service.Key]counted{}, map[string]RoutingObject{}
 	return l, nil
 }
 
@@ -195,6 +201,69 @@ func (l *Live) Forget(k service.Key) {
 	l.board.Delete("service/" + k.String())
 }
 
+// ObserveRoutes notes how the objects of routing are: all that there are now.
+func (l *Live) ObserveRoutes(all []fleet.RoutingState) {
+	now := make(map[string]RoutingObject, len(all))
+	for _, st := range all {
+		o := routingFacts(st)
+		now["route/"+o.Type+"/"+st.Object.Key.String()] = o
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for at, was := range l.mu.routes {
+		o, still := now[at]
+		if !still {
+			l.board.Delete(at)
+			continue
+		}
+		o.Endpoints = was.Endpoints // until they are looked at again
+		now[at] = o
+	}
+	l.mu.routes = now
+	for at, o := range now {
+		l.post(at, o)
+	}
+}
+
+// What Changed tells of.
+const (
+	Paces = "paces" // what services did in the last hour has a point more
+	Lists = "lists" // of models, runtimes, copies or keys
+)
+
+// Changed tells those who watch that what the stream does not hold, but other paths
+// answer, has changed.
+func (l *Live) Changed(what string) { l.post("changed/"+what, l.cfg.Now().UnixNano()) }
+
+// lookAtPools posts the endpoints of pools.
+func (l *Live) lookAtPools() {
+	if l.cfg.Endpoints == nil {
+		return
+	}
+	l.mu.Lock()
+	pools := make(map[string]service.Key)
+	for at, o := range l.mu.routes {
+		if strings.EqualFold(o.Type, string(routing.KindPool)) {
+			pools[at] = service.Key{Namespace: o.Namespace, Name: o.Name}
+		}
+	}
+	l.mu.Unlock()
+	for at, k := range pools {
+		endpoints := l.cfg.Endpoints(routing.PoolRef(k))
+		for i := range endpoints { // these change with each look, and no page shows them
+			x := &endpoints[i]
+			x.Load, x.Record = nil, dispatch.Record{}
+		}
+		l.mu.Lock()
+		if o, still := l.mu.routes[at]; still {
+			o.Endpoints = endpoints
+			l.mu.routes[at] = o
+			l.post(at, o)
+		}
+		l.mu.Unlock()
+	}
+}
+
 // Run measures until ctx ends.
 func (l *Live) Run(ctx context.Context) {
 	tick := time.NewTicker(liveInterval)
@@ -207,9 +276,11 @@ func (l *Live) Run(ctx context.Context) {
 			l.post("machine/", l.cfg.Machine(ctx))
 		}
 		l.look(ctx)
+		l.lookAtPools()
 		if now.Sub(step) >= journal.PaceStep {
 			step = now
 			l.cfg.Pace.Step(now)
+			l.Changed(Paces)
 		}
 		select {
 		case <-tick.C:

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
@@ -51,6 +54,9 @@ func ObjectsOn(platform dialect.Platform, files []File, source string) (objects 
 		for _, o := range read.Objects {
 			if o.Kind == dialect.KindReserve && platform == dialect.Process {
 				continue // a warning says that it has no effect
+			}
+			if (o.Secret != nil || o.Account != nil) && platform == dialect.Kubernetes {
+				continue // a warning says who applies it
 			}
 			obj := fleet.Object{Object: o, Source: source, URIs: f.URIs}
 			at := fmt.Sprintf("%s:%d", o.Origin.File, o.Origin.Line)
@@ -99,8 +105,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		failError(w, err)
 		return
 	}
-	_, tolerated := fleet.Conflicts(objects)
-	warnings = slices.Concat(warnings, tolerated, s.cfg.Fleet.MissingLevels(objects))
+	warnings = append(warnings, s.cfg.Fleet.Warnings(objects)...)
 	answer(w, ApplyResponse{Changes: wireChanges(changes), Warnings: warnings})
 }
 
@@ -115,13 +120,19 @@ func (s *Server) preview(w http.ResponseWriter, r *http.Request, objects []fleet
 		c := Change{Kind: o.ID().Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, Action: "created", After: written(o)}
 		if was, ok := s.applied(r.Context(), o.ID()); ok {
 			c.Action, c.Before = "configured", written(was)
-			if c.Before == c.After {
+			if c.Before == c.After && sameValues(was, o) {
 				c.Action = "unchanged"
 			}
 		}
 		out.Changes = append(out.Changes, c)
 	}
 	answer(w, out)
+}
+
+// sameValues reports whether two objects have the same hidden values, which are in no
+// rendering.
+func sameValues(a, b fleet.Object) bool {
+	return a.Secret == nil || b.Secret == nil || maps.Equal(a.Secret.Data, b.Secret.Data)
 }
 
 // applied returns an object as it was applied.
@@ -262,8 +273,10 @@ func (s *Server) engines(st fleet.ServiceState) map[string]Engine {
 		if s.cfg.Live == nil || s.cfg.Live.cfg.Load == nil {
 			break
 		}
-		if e := engineOf(s.cfg.Live.cfg.Load(r.ID), s.cfg.Live.cfg.Now()); e != (Engine{}) {
-			out[r.ID] = e
+		for _, id := range append(r.Ranks(), r.ID) {
+			if e := engineOf(s.cfg.Live.cfg.Load(id), s.cfg.Live.cfg.Now()); e != (Engine{}) {
+				out[id] = e
+			}
 		}
 	}
 	return out
@@ -345,11 +358,12 @@ func RuntimeOf(rt service.Runtime) Object {
 	return o
 }
 
-func (s *Server) models(kind string) http.HandlerFunc {
+// objects lists those of a kind as commands show them.
+func (s *Server) objects(kind string, of func(fleet.Object) Object) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out := []Object{}
 		for _, o := range s.cfg.Fleet.Objects(kind) {
-			wire := ModelOf(*o.Model)
+			wire := of(o)
 			if owns(r) {
 				wire.Rendered = render(o, nil)
 			}
@@ -359,12 +373,44 @@ func (s *Server) models(kind string) http.HandlerFunc {
 	}
 }
 
-func (s *Server) bases(w http.ResponseWriter, r *http.Request) {
+func (s *Server) benchmarks(w http.ResponseWriter, r *http.Request) {
 	out := []Object{}
-	for _, o := range s.cfg.Fleet.Objects(dialect.BaseID) {
-		wire := BaseOf(*o.Base)
+	for _, o := range s.cfg.Fleet.Objects(fleet.BenchmarkKind) {
+		is := s.cfg.Benchmark(o)
+		wire := Object{Kind: fleet.BenchmarkKind, Namespace: o.Key.Namespace, Name: o.Key.Name, Created: o.Created(), Benchmark: &is}
 		if owns(r) {
 			wire.Rendered = render(o, nil)
+		}
+		out = append(out, wire)
+	}
+	answer(w, out)
+}
+
+// ConfigMapOf is a ConfigMap, as commands show it.
+func ConfigMapOf(o fleet.Object) Object {
+	return Object{Kind: dialect.ConfigMapID, Namespace: o.Key.Namespace, Name: o.Key.Name, Created: o.Created()}
+}
+
+// secrets answers which there are, and which keys they have: to nobody what is in them.
+func (s *Server) secrets(w http.ResponseWriter, r *http.Request) {
+	out := []Object{}
+	for _, o := range s.cfg.Fleet.Objects(fleet.SecretKind) {
+		wire := Object{Kind: fleet.SecretKind, Namespace: o.Key.Namespace, Name: o.Key.Name, Created: o.Created()}
+		if owns(r) {
+			wire.Formats, wire.Rendered = strings.Join(slices.Sorted(maps.Keys(o.Secret.Data)), ","), render(o, nil)
+		}
+		out = append(out, wire)
+	}
+	answer(w, out)
+}
+
+// accounts answers which there are, and to the owner which secrets they list.
+func (s *Server) accounts(w http.ResponseWriter, r *http.Request) {
+	out := []Object{}
+	for _, o := range s.cfg.Fleet.Objects(fleet.AccountKind) {
+		wire := Object{Kind: fleet.AccountKind, Namespace: o.Key.Namespace, Name: o.Key.Name, Created: o.Created()}
+		if owns(r) {
+			wire.Formats, wire.Rendered = strings.Join(o.Account.Secrets, ","), render(o, nil)
 		}
 		out = append(out, wire)
 	}
@@ -374,6 +420,20 @@ func (s *Server) bases(w http.ResponseWriter, r *http.Request) {
 // BaseOf is what services are laid over, as commands show it.
 func BaseOf(b service.Base) Object {
 	return Object{Kind: dialect.BaseID, Namespace: b.Namespace, Name: b.Name, Created: b.Created}
+}
+
+// AcceleratorOf is a class of accelerators, as commands show it.
+func AcceleratorOf(c service.AcceleratorClass) Object {
+	var about []string
+	for _, word := range []string{c.Vendor, c.Family, c.Model} {
+		if word != "" {
+			about = append(about, word)
+		}
+	}
+	if c.MemoryGB > 0 {
+		about = append(about, strconv.FormatFloat(math.Round(c.MemoryGB*10)/10, 'f', -1, 64)+" GB")
+	}
+	return Object{Kind: dialect.AcceleratorID, Name: c.Name, Accelerator: strings.Join(about, " "), Created: c.Created}
 }
 
 // ModelOf is a model, or fine-tuned weights, as commands show it.

@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -42,15 +44,76 @@ func (s *Server) removeRouting(w http.ResponseWriter, r *http.Request) {
 
 // RoutingOf is a routing object as commands show it.
 func RoutingOf(st fleet.RoutingState) RoutingObject {
-	o := st.Object
-	out := RoutingObject{Type: o.ID().Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
-		File: o.Origin.File, Created: o.Created(), Status: st.Status}
-	out.From, out.To = summary(o.Routing, st.Status)
-	text, err := dialect.RenderRouting(o.Object, st.Status)
+	out := routingFacts(st)
+	out.Rules = rulesOf(st.Object.Routing)
+	text, err := dialect.RenderRouting(st.Object.Object, st.Status)
 	if err != nil {
 		text = []byte("# " + err.Error() + "\n")
 	}
 	out.Rendered = string(text)
+	return out
+}
+
+// routingFacts is a routing object without its manifest.
+func routingFacts(st fleet.RoutingState) RoutingObject {
+	o := st.Object
+	out := RoutingObject{Type: o.ID().Kind, Namespace: o.Key.Namespace, Name: o.Key.Name, APIVersion: o.Origin.APIVersion, Kind: o.Origin.Kind,
+		File: o.Origin.File, Created: o.Created(), Status: st.Status}
+	out.From, out.To = summary(o.Routing, st.Status)
+	for _, r := range leads(o.Routing, st.Status) {
+		if text := strings.Replace(r.String(), " ", "/", 1); !slices.Contains(out.Leads, text) {
+			out.Leads = append(out.Leads, text)
+		}
+	}
+	return out
+}
+
+// RoutesOf are objects of routing as events tell of them.
+func RoutesOf(all []fleet.RoutingState) map[routing.ID]history.Route {
+	out := make(map[routing.ID]history.Route, len(all))
+	for _, st := range all {
+		o := history.Route{Manifest: st.Object.Mark(), Ready: st.Status.Ready()}
+		if from, to := summary(st.Object.Routing, st.Status); to != "" {
+			o.Does = from + " → " + to
+		}
+		out[routing.IDOf(st.Object.Routing)] = o
+	}
+	return out
+}
+
+// leads is what an object of routing sends requests to or, of those that only change
+// what a pool does, that pool.
+func leads(o routing.Object, st routing.Status) (out []routing.Ref) {
+	switch o := o.(type) {
+	case *routing.Pool:
+		for _, k := range st.Members {
+			out = append(out, routing.Service(k))
+		}
+	case *routing.Route:
+		for _, t := range o.Targets {
+			out = append(out, t.Ref)
+		}
+	case *routing.HTTPRoute:
+		for _, rule := range o.Rules {
+			for _, b := range rule.Backends {
+				out = append(out, b.Ref)
+			}
+		}
+	case *routing.Graph:
+		for _, name := range slices.Sorted(maps.Keys(o.Nodes)) {
+			for _, step := range o.Nodes[name].Steps {
+				if step.Service != "" {
+					out = append(out, routing.Service(service.Key{Namespace: o.Namespace, Name: step.Service}))
+				}
+			}
+		}
+	case *routing.Model:
+		return []routing.Ref{routing.PoolRef(o.Pool)}
+	case *routing.Objective:
+		return []routing.Ref{routing.PoolRef(o.Pool)}
+	case *routing.Rewrite:
+		return []routing.Ref{routing.PoolRef(o.Pool)}
+	}
 	return out
 }
 
@@ -75,13 +138,21 @@ func summary(o routing.Object, st routing.Status) (from, to string) {
 	case *routing.HTTPRoute:
 		var backends []string
 		for _, rule := range o.Rules {
-			for _, b := range rule.Backends {
-				if text := weighted(b.Name, b.Weight, len(rule.Backends)); !slices.Contains(backends, text) {
+			for _, text := range backendsOf(&rule) {
+				if !slices.Contains(backends, text) {
 					backends = append(backends, text)
 				}
 			}
 		}
 		return httpWants(o), few(backends)
+	case *routing.Graph:
+		var services []string
+		for _, r := range leads(o, st) {
+			if !slices.Contains(services, r.Name) {
+				services = append(services, r.Name)
+			}
+		}
+		return st.URL, few(services)
 	case *routing.Model:
 		return o.ModelName + " in " + o.Pool.Name, few(models(o.Targets))
 	case *routing.Objective:

@@ -45,6 +45,8 @@ type Config struct {
 	ExplainRequest func(*http.Request) (fmt.Stringer, error)
 	// Endpoints returns the endpoints of a pool; nil leaves them out.
 	Endpoints func(routing.Ref) []dispatch.Endpoint
+	// Benchmark is what is known of one that was applied; nil leaves their paths out.
+	Benchmark func(fleet.Object) Benchmark
 	// Requests and Events are what happened last; nil leaves their paths out.
 	Requests *journal.Requests
 	Events   *journal.Events
@@ -175,13 +177,25 @@ func (s *Server) handleFleet(mux *http.ServeMux) {
 	mux.HandleFunc("DELETE /api/v1/models/{namespace}/{name}", s.remove("model"))
 	mux.HandleFunc("DELETE /api/v1/weights/{namespace}/{name}", s.remove("weight"))
 	mux.HandleFunc("DELETE /api/v1/bases/{namespace}/{name}", s.remove(dialect.BaseID))
+	mux.HandleFunc("DELETE /api/v1/acceleratorclasses/{namespace}/{name}", s.remove(dialect.AcceleratorID))
+	mux.HandleFunc("DELETE /api/v1/configmaps/{namespace}/{name}", s.remove(dialect.ConfigMapID))
 	mux.HandleFunc("GET /api/v1/usage", s.usage)
 	mux.HandleFunc("GET /api/v1/routing", s.routing)
 	mux.HandleFunc("DELETE /api/v1/routing/{kind}/{namespace}/{name}", s.removeRouting)
 	mux.HandleFunc("GET /api/v1/runtimes", s.runtimes)
-	mux.HandleFunc("GET /api/v1/models", s.models("model"))
-	mux.HandleFunc("GET /api/v1/weights", s.models("weight"))
-	mux.HandleFunc("GET /api/v1/bases", s.bases)
+	mux.HandleFunc("GET /api/v1/models", s.objects("model", func(o fleet.Object) Object { return ModelOf(*o.Model) }))
+	mux.HandleFunc("GET /api/v1/weights", s.objects("weight", func(o fleet.Object) Object { return ModelOf(*o.Model) }))
+	mux.HandleFunc("GET /api/v1/bases", s.objects(dialect.BaseID, func(o fleet.Object) Object { return BaseOf(*o.Base) }))
+	mux.HandleFunc("GET /api/v1/acceleratorclasses", s.objects(dialect.AcceleratorID, func(o fleet.Object) Object { return AcceleratorOf(*o.Accelerator) }))
+	mux.HandleFunc("GET /api/v1/configmaps", s.objects(dialect.ConfigMapID, ConfigMapOf))
+	mux.HandleFunc("GET /api/v1/secrets", s.secrets)
+	mux.HandleFunc("DELETE /api/v1/secrets/{namespace}/{name}", s.remove(fleet.SecretKind))
+	mux.HandleFunc("GET /api/v1/serviceaccounts", s.accounts)
+	mux.HandleFunc("DELETE /api/v1/serviceaccounts/{namespace}/{name}", s.remove(fleet.AccountKind))
+	if s.cfg.Benchmark != nil {
+		mux.HandleFunc("GET /api/v1/benchmarkjobs", s.benchmarks)
+		mux.HandleFunc("DELETE /api/v1/benchmarkjobs/{namespace}/{name}", s.remove(fleet.BenchmarkKind))
+	}
 	mux.HandleFunc("GET /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.has)
 	mux.HandleFunc("PUT /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.put)
 	mux.HandleFunc("GET /api/v1/readable", readable)

@@ -20,7 +20,7 @@ import (
 const watchInterval = 100 * time.Millisecond
 
 // watched are what GET /api/v1/watch tells of, unless ?kinds= names some.
-var watched = []string{"service", "traffic", "machine", "download", "event", "request"}
+var watched = []string{"service", "traffic", "machine", "download", "route", "changed", "event", "request"}
 
 // place is how far one has read: the board, the events and the requests.
 type place struct{ version, event, request uint64 }
@@ -38,7 +38,7 @@ func readPlace(s string) (p place, err error) {
 }
 
 // watch streams what is and what changes, as server-sent events until the client
-// leaves: "service", "traffic", "machine" and "download" have {key, value}, "gone" has a key,
+// leaves: "service", "traffic", "machine", "download", "route" and "changed" have {key, value}, "gone" has a key,
 // "event" and "request" one of each. "reset" comes first where the client has to
 // forget what it knew, and "told" when it has been told everything. The ids of a
 // stream are for Last-Event-ID, or ?after=, of the next.

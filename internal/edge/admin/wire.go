@@ -9,6 +9,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/load"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 )
@@ -62,12 +63,12 @@ type Service struct {
 	Scaling    map[service.Role]string      `json:"scaling,omitempty"`
 	Limits     map[service.Role]ScaleLimits `json:"limits,omitempty"`
 	Replicas   []replica.Replica            `json:"replicas,omitempty"`
-	// InFlight is how many requests each replica has, by id, and LastDone when the
-	// last request of all finished: on one machine.
+	// InFlight is how many requests each replica has, by id, and each data-parallel rank
+	// of one; LastDone is when the last request of all finished: on one machine.
 	InFlight map[string]int `json:"inFlight,omitempty"`
 	LastDone time.Time      `json:"lastDone,omitzero"`
-	// Engines are what the engines of replicas have told of themselves lately, by id: on
-	// one machine.
+	// Engines are what the engines of replicas, and their ranks, have told of themselves
+	// lately, by id: on one machine.
 	Engines map[string]Engine `json:"engines,omitempty"`
 	// LastFailure is the last one of a replica that the journal has, whether or not the
 	// service has recovered: on one machine.
@@ -166,19 +167,34 @@ func (s Service) Superseded() (n int) {
 	return n
 }
 
-// Object is a runtime or model as commands show it.
+// Benchmark is how far a benchmark is, and what it measured until now.
+type Benchmark struct {
+	// State is Pending, Running, Completed or Failed; Reason is why it failed.
+	State  string      `json:"state"`
+	Reason string      `json:"reason,omitempty"`
+	Target string      `json:"target"`
+	Report load.Report `json:"report"`
+}
+
+// Object is a runtime, model or benchmark as commands show it.
 type Object struct {
 	Kind      string        `json:"kind"`
 	Namespace string        `json:"namespace,omitempty"`
 	Name      string        `json:"name"`
 	Scope     service.Scope `json:"scope,omitempty"`
 	Disabled  bool          `json:"disabled,omitempty"`
-	Formats   string        `json:"formats,omitempty"`
-	Protocols string        `json:"protocols,omitempty"`
+	// Formats are those of a runtime or model, the keys of a secret, the secrets of a
+	// service account.
+	Formats   string `json:"formats,omitempty"`
+	Protocols string `json:"protocols,omitempty"`
 	// Base is the model that fine-tuned weights were made from.
-	Base     string    `json:"base,omitempty"`
-	Created  time.Time `json:"created,omitzero"`
-	Rendered string    `json:"rendered,omitempty"`
+	Base string `json:"base,omitempty"`
+	// Accelerator says what a class of accelerators is.
+	Accelerator string `json:"accelerator,omitempty"`
+	// Benchmark is what is known of one.
+	Benchmark *Benchmark `json:"benchmark,omitempty"`
+	Created   time.Time  `json:"created,omitzero"`
+	Rendered  string     `json:"rendered,omitempty"`
 }
 
 // RoutingObject is a pool, a route or an object of the inference gateway, as
@@ -193,14 +209,27 @@ type RoutingObject struct {
 	File       string    `json:"file,omitempty"`
 	Created    time.Time `json:"created"`
 	// From is which requests it takes, To where they go, each in a few words.
-	From   string         `json:"from,omitempty"`
-	To     string         `json:"to,omitempty"`
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+	// Leads are the pools and services that it sends requests to, or belongs to:
+	// "pool/NAMESPACE/NAME", "service/NAMESPACE/NAME".
+	Leads  []string       `json:"leads,omitempty"`
 	Status routing.Status `json:"status"`
 	// Endpoints are a pool's now.
 	Endpoints []dispatch.Endpoint `json:"endpoints,omitempty"`
+	// Rules are an HTTPRoute's or GRPCRoute's, in order, and what a ModelRoute does with requests.
+	Rules []RoutingRule `json:"rules,omitempty"`
 	// Rendered is the manifest as written, with its status in the words of its
 	// own kind.
 	Rendered string `json:"rendered,omitempty"`
+}
+
+// RoutingRule is which requests a rule takes, where they go, and what becomes of them
+// on the way: timeouts, retries, mirrors, filters.
+type RoutingRule struct {
+	From     string   `json:"from"`
+	To       string   `json:"to,omitempty"`
+	Handling []string `json:"handling,omitempty"`
 }
 
 // Explanation is why a service runs on its runtime: text for people, and the facts

@@ -109,7 +109,10 @@ func applied(list []fleet.Change) []string {
 func (c *Client) document(in *installed, o *dialect.Object) (*document, error) {
 	r := dialect.ResourceOf(o.Origin.APIVersion, o.Origin.Kind)
 	d := &document{object: o, id: fleet.Object{Object: *o}.ID()}
-	if r == nil {
+	switch {
+	case o.ConfigMap != nil:
+		return nil, fmt.Errorf("%s: a ConfigMap of a cluster is applied with kubectl, and read where a service names it", d.where())
+	case r == nil:
 		return nil, fmt.Errorf("%s: is no kind that is read", d.where())
 	}
 	var object map[string]any

@@ -18,8 +18,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "roundhouse.dev/roundhouse/api/v1alpha1"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -196,6 +198,8 @@ func unread(r *dialect.Resource, u *unstructured.Unstructured) dialect.Object {
 		o.Kind, o.Model = dialect.KindModel, &service.Model{Meta: common, FineTuned: &service.FineTuned{}}
 	case dialect.BaseID:
 		o.Kind, o.Base = dialect.KindBase, &service.Base{Meta: common}
+	case dialect.AcceleratorID:
+		o.Kind, o.Accelerator = dialect.KindAccelerator, &service.AcceleratorClass{Meta: common}
 	case dialect.ReserveID:
 		o.Kind = dialect.KindReserve
 	}
@@ -352,4 +356,22 @@ func (c *Client) Edit(ctx context.Context, o dialect.Object, patch map[string]an
 // Reserves lists the Reserves of a namespace or, with "", of all.
 func (c *Client) Reserves(ctx context.Context, namespace string) ([]*api.Reserve, error) {
 	return listed[api.Reserve](ctx, c, reservesAt, namespace, metav1.ListOptions{})
+}
+
+// RoutingOf are objects of routing with their status, and with the services that pools
+// select among members.
+func RoutingOf(all []*Manifest, members []route.Member) (out []fleet.RoutingState) {
+	for _, m := range all {
+		st := fleet.RoutingState{Object: m.Object, Status: dialect.ReadRoutingStatus(m.Routing, m.Status)}
+		if p, ok := m.Routing.(*routing.Pool); ok {
+			st.Status.Members = route.Members(p, members)
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+// IsPool reports whether the manifest is a pool's.
+func (m *Manifest) IsPool() bool {
+	return m.Routing != nil && m.Routing.RoutingKind() == routing.KindPool
 }

@@ -18,7 +18,9 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/history"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
+	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
 // WatchConfig is who is told of a cluster's services. All are required.
@@ -28,6 +30,10 @@ type WatchConfig struct {
 	// Service is called with each service as it is now, Gone with each that is deleted.
 	Service func(*Service)
 	Gone    func(service.Key)
+	// Routes is called with all objects of routing as they are now.
+	Routes func([]fleet.RoutingState)
+	// Objects is called when runtimes or models have changed.
+	Objects func()
 	// Event is called with what happened to services and their pods: first what
 	// Kubernetes still has of it, the oldest first.
 	Event func(history.Event)
@@ -42,12 +48,12 @@ type watched struct {
 	cfg WatchConfig
 	// services are the kinds' manifests, the others what the controller made of them,
 	// by the service's key.
-	services      map[*dialect.Resource]*followed
-	records, pods *followed
-	sets          []*followed
-	due           workqueue.TypedInterface[service.Key]
-	adopted       adopted
-	running       sync.WaitGroup
+	services, routes map[*dialect.Resource]*followed
+	records, pods    *followed
+	sets             []*followed
+	due              workqueue.TypedDelayingInterface[service.Key]
+	adopted          adopted
+	running          sync.WaitGroup
 }
 
 // adopted remembers for a while what namespaces adopt, which only messages tell.
@@ -57,6 +63,15 @@ type adopted struct {
 }
 
 const adoptedFor = time.Minute
+
+// What stands in the queue for objects that are told together, togetherEvery apart: those
+// of routing, since pools select services, and runtimes and models.
+var (
+	allRoutes  = service.Key{Name: "/routes"}
+	allObjects = service.Key{Name: "/objects"}
+)
+
+const togetherEvery = time.Second
 
 func (a *adopted) known() map[string]*string {
 	if now := time.Now(); a.labels == nil || now.Sub(a.since) > adoptedFor {
@@ -76,7 +91,8 @@ func (c *Client) Watch(ctx context.Context, cfg WatchConfig) error {
 		return err
 	}
 	ctx, end := context.WithCancel(ctx)
-	w := &watched{c: c, cfg: cfg, services: map[*dialect.Resource]*followed{}, due: workqueue.NewTyped[service.Key]()}
+	w := &watched{c: c, cfg: cfg, services: map[*dialect.Resource]*followed{}, routes: map[*dialect.Resource]*followed{},
+		due: workqueue.NewTypedDelayingQueue[service.Key]()}
 	defer w.running.Wait()
 	defer end()
 	if err := w.start(ctx, in); err != nil {
@@ -90,7 +106,14 @@ func (c *Client) Watch(ctx context.Context, cfg WatchConfig) error {
 		if over {
 			return ctx.Err()
 		}
-		w.tell(ctx, k)
+		switch k {
+		case allRoutes:
+			w.tellRoutes()
+		case allObjects:
+			w.cfg.Objects()
+		default:
+			w.tell(ctx, k)
+		}
 		w.due.Done(k)
 	}
 }
@@ -114,12 +137,18 @@ func (w *watched) start(ctx context.Context, in *installed) (err error) {
 		w.sets = append(w.sets, made(at, "", into[counted]))
 	}
 	for r, at := range in.at {
-		if r.ID == "service" {
+		switch {
+		case r.ID == "service":
 			w.services[r] = add(follow{at: at, handler: handler(func(o any, _ bool) {
 				if m, ok := o.(metav1.Object); ok {
 					w.due.Add(service.Key{Namespace: m.GetNamespace(), Name: m.GetName()})
+					w.due.AddAfter(allRoutes, togetherEvery)
 				}
 			})})
+		case r.Status == dialect.OfRouting:
+			w.routes[r] = add(follow{at: at, handler: handler(func(any, bool) { w.due.AddAfter(allRoutes, togetherEvery) })})
+		case r.ID != dialect.ReserveID:
+			add(follow{at: at, convert: name, handler: handler(func(any, bool) { w.due.AddAfter(allObjects, togetherEvery) })})
 		}
 	}
 	if err != nil {
@@ -129,6 +158,20 @@ func (w *watched) start(ctx context.Context, in *installed) (err error) {
 		w.running.Go(run)
 	}
 	return nil
+}
+
+// name leaves only what objects are told apart by.
+func name(o any) (any, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return o, nil
+	}
+	out := &unstructured.Unstructured{Object: map[string]any{}}
+	out.SetGroupVersionKind(u.GroupVersionKind())
+	out.SetNamespace(u.GetNamespace())
+	out.SetName(u.GetName())
+	out.SetResourceVersion(u.GetResourceVersion())
+	return out, nil
 }
 
 // belongs is the key of the service that an object was made for.
@@ -186,6 +229,38 @@ func (w *watched) tell(ctx context.Context, k service.Key) {
 	s.observe(of[*corev1.Pod](k, w.pods), sets)
 	w.c.unseenIn(ctx, w.adopted.known(), s)
 	w.cfg.Service(s)
+}
+
+// tellRoutes tells of the objects of routing as they are now.
+func (w *watched) tellRoutes() {
+	all := w.manifests(w.routes)
+	var members []route.Member
+	if slices.ContainsFunc(all, (*Manifest).IsPool) {
+		for _, m := range w.manifests(w.services) {
+			members = append(members, route.NewMember(m.Service))
+		}
+	}
+	w.cfg.Routes(RoutingOf(all, members))
+}
+
+// manifests are those of kinds that can be read.
+func (w *watched) manifests(kinds map[*dialect.Resource]*followed) (out []*Manifest) {
+	for r, f := range kinds {
+		for _, o := range f.GetStore().List() {
+			u, ok := o.(*unstructured.Unstructured)
+			if !ok {
+				continue
+			}
+			m, err := manifest(r, u)
+			switch {
+			case err != nil:
+				w.cfg.Failed(err)
+			case m.Kind != "":
+				out = append(out, m)
+			}
+		}
+	}
+	return out
 }
 
 // manifest is the oldest of a name, as Find returns it; nil where there is none.

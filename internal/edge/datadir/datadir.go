@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Version is the layout this build reads and writes.
@@ -172,6 +173,9 @@ func (d *Dir) makeFolder(path string) error {
 // newPrefix begins the names of files that are being written.
 const newPrefix = ".new-"
 
+// lockGrace is how long the lock of a process that has ended may stay taken.
+const lockGrace = 2 * time.Second
+
 // takeLock holds the lock for as long as the file is open; the file names the
 // holder for whoever finds it taken.
 func takeLock(path string) (*os.File, error) {
@@ -179,10 +183,17 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data directory lock: %w: choose another with --data-dir", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	for deadline := time.Now().Add(lockGrace); syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; {
 		held, _ := os.ReadFile(path)
+		pid := strings.TrimSpace(string(held))
+		// A holder that was killed as it started a process leaves the lock to that until it
+		// has begun its program.
+		if n, err := strconv.Atoi(pid); err == nil && syscall.Kill(n, 0) == syscall.ESRCH && time.Now().Before(deadline) {
+			time.Sleep(lockGrace / 100)
+			continue
+		}
 		who := "another roundhouse"
-		if pid := strings.TrimSpace(string(held)); pid != "" {
+		if pid != "" {
 			who = "the roundhouse with pid " + pid
 		}
 		return nil, errors.Join(fmt.Errorf("data directory %s is in use by %s: stop it, or choose another with --data-dir", filepath.Dir(path), who), f.Close())

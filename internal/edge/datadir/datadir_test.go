@@ -4,9 +4,11 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -456,4 +458,30 @@ func TestUsageFiles(t *testing.T) {
 	if days, _ := f.Days(); len(days) != 0 {
 		t.Errorf("left: %v", days)
 	}
+}
+
+// TestLockOfTheDead: a lock that a killed process has left to one it was starting is
+// waited for; that of a process that lives is not.
+func TestLockOfTheDead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	held, err := takeLock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := takeLock(path); err == nil || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Fatalf("taken twice: %v", err)
+	}
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strconv.Itoa(gone.Process.Pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(lockGrace/10, func() { _ = held.Close() })
+	f, err := takeLock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
 }

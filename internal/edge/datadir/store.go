@@ -143,7 +143,7 @@ func readRecord(data []byte) (fleet.Record, error) {
 }
 
 func (d *Dir) objectPath(id fleet.ID) string {
-	return d.Path(objectsDir, id.Kind+"s", namespaceDir(id.Namespace), id.Name+".yaml")
+	return d.Path(objectsDir, id.Plural(), namespaceDir(id.Namespace), id.Name+".yaml")
 }
 
 func (d *Dir) recordPath(k service.Key) string {

@@ -125,7 +125,8 @@ func (b Builder) prepare(dir string, build Build, prog program) ([]string, error
 	if err := copyProgram(target, prog); err != nil {
 		return nil, err
 	}
-	args := []string{"build", "--layers", "--ignorefile", ignore}
+	// By itself buildah keeps the container of a build that fails.
+	args := []string{"build", "--layers", "--force-rm", "--ignorefile", ignore}
 	if b.Name == "docker" {
 		args = []string{"buildx", "build", "--load"}
 	}

@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// Base images of Dockerfiles; --build-arg BASE_IMAGE names another.
+// Base images of Dockerfiles; --build-arg BASE_IMAGE names another. They name their
+// registry, because buildah knows no registry for a name without one.
 const (
-	pythonImage = "python:3.12-slim"
-	otherImage  = "debian:bookworm-slim"
-	mambaImage  = "mambaorg/micromamba:2.0-debian12-slim"
+	pythonImage = "docker.io/library/python:3.12-slim"
+	otherImage  = "docker.io/library/debian:bookworm-slim"
+	mambaImage  = "docker.io/mambaorg/micromamba:2.0-debian12-slim"
 )
 
 // condaDir is where a Conda environment is, in the stage that makes it and in

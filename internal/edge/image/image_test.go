@@ -517,7 +517,7 @@ func TestBuilders(t *testing.T) {
 		args            string
 	}{
 		"docker":             {"exit 0", "exit 0", "docker", "buildx build --load --tag x --file DIR/Dockerfile --platform linux/amd64 --build-context roundhouse=DIR/program --no-cache FOLDER"},
-		"no daemon":          {`[ "$1" = version ] && { echo refused; exit 1; }; exit 0`, "exit 0", "buildah", "build --layers --ignorefile DIR/Dockerfile.dockerignore --tag x --file DIR/Dockerfile --platform linux/amd64 --build-context roundhouse=DIR/program --no-cache FOLDER"},
+		"no daemon":          {`[ "$1" = version ] && { echo refused; exit 1; }; exit 0`, "exit 0", "buildah", "build --layers --force-rm --ignorefile DIR/Dockerfile.dockerignore --tag x --file DIR/Dockerfile --platform linux/amd64 --build-context roundhouse=DIR/program --no-cache FOLDER"},
 		"no BuildKit":        {`[ "$1" = buildx ] && { echo unknown; exit 1; }; exit 0`, "", "docker is here, but it has no BuildKit (the buildx plugin): unknown", ""},
 		"none":               {"", "", exec.ErrNotFound.Error(), ""},
 		"a build that fails": {"", `echo "no space"; exit 3`, "buildah could not build the image: exit status 3", ""},
@@ -563,7 +563,7 @@ func TestBuilders(t *testing.T) {
 			if builder.Name != test.found || got != test.args {
 				t.Errorf("%s %s\nwant %s", builder.Name, got, test.args)
 			}
-			for _, want := range []string{"ARG BASE_IMAGE=python", "secret", "roundhouse"} {
+			for _, want := range []string{"ARG BASE_IMAGE=docker.io/library/python", "secret", "roundhouse"} {
 				if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }) {
 					t.Errorf("the builder was not given %q:\n%s", want, said)
 				}

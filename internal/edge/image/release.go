@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -22,14 +23,18 @@ const ReleaseUser = 65532
 const rootsFile = "etc/ssl/certs/ca-certificates.crt"
 
 // Release is an image of Roundhouse itself, for several architectures: its
-// programs at the root, the certificates of public authorities, /tmp, and
-// nothing else.
+// programs at the root, the certificates of public authorities, /tmp, and what
+// Trees hold.
 type Release struct {
 	Tag string // the image's name
-	// Programs are static programs for Linux, a list for each architecture. The
-	// lists hold the same names; the first program is the entrypoint.
+	// Programs are programs for Linux, a list for each architecture. The lists hold
+	// the same names; the first program is the entrypoint. They are static, unless
+	// there are Trees.
 	Programs [][]string
-	Roots    []byte // PEM
+	// Trees are folders of files that go to the image's root, as libraries do, one for
+	// each architecture, or none.
+	Trees []string
+	Roots []byte // PEM
 }
 
 // WriteRelease writes the image as an OCI image layout in a tar, with one
@@ -42,9 +47,16 @@ func WriteRelease(ctx context.Context, w io.Writer, r Release) error {
 	if len(r.Programs) == 0 || len(r.Programs[0]) == 0 {
 		return errors.New("an image of a release needs programs")
 	}
+	if len(r.Trees) > 0 && len(r.Trees) != len(r.Programs) {
+		return errors.New("every architecture of an image has a tree, or none has")
+	}
 	var images []*base
-	for _, paths := range r.Programs {
-		b, err := r.architecture(ctx, paths)
+	for i, paths := range r.Programs {
+		tree := ""
+		if len(r.Trees) > 0 {
+			tree = r.Trees[i]
+		}
+		b, err := r.architecture(ctx, paths, tree)
 		if err != nil {
 			return err
 		}
@@ -58,7 +70,7 @@ func WriteRelease(ctx context.Context, w io.Writer, r Release) error {
 
 // architecture is the image of one architecture. Each program is a layer of its
 // own: what did not change between two releases is not pulled again.
-func (r Release) architecture(ctx context.Context, paths []string) (*base, error) {
+func (r Release) architecture(ctx context.Context, paths []string, tree string) (*base, error) {
 	epoch := time.Unix(0, 0).UTC()
 	b := &base{config: v1.Image{Created: &epoch, Platform: v1.Platform{OS: "linux"}, Config: v1.ImageConfig{
 		User: fmt.Sprintf("%d:%d", ReleaseUser, ReleaseUser),
@@ -75,12 +87,21 @@ func (r Release) architecture(ctx context.Context, paths []string) (*base, error
 	if err := b.pile(ctx, "certificates, /tmp", ground); err != nil {
 		return nil, err
 	}
+	if tree != "" {
+		files, err := treeEntries(tree)
+		if err != nil {
+			return nil, err
+		}
+		if err := b.pile(ctx, "libraries", files); err != nil {
+			return nil, err
+		}
+	}
 	for i, path := range paths {
 		prog, err := openProgram(path)
 		switch {
 		case err != nil:
 			return nil, err
-		case !prog.static:
+		case !prog.static && tree == "":
 			return nil, fmt.Errorf("%s needs the C library, which the image has not: build it with CGO_ENABLED=0", path)
 		case i > 0 && prog.architecture != b.config.Architecture:
 			return nil, fmt.Errorf("%s is for %s, %s for %s", path, prog.architecture, paths[0], b.config.Architecture)
@@ -94,6 +115,36 @@ func (r Release) architecture(ctx context.Context, paths []string) (*base, error
 		}
 	}
 	return b, nil
+}
+
+// treeEntries are the folders and plain files below a folder, in the order of their
+// names, owned by root.
+func treeEntries(root string) (out []entry, err error) {
+	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || file == root {
+			return err
+		}
+		name, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		switch {
+		case err != nil:
+			return err
+		case len(out) == maxFiles:
+			return fmt.Errorf("%s holds more than %d files", root, maxFiles)
+		case d.IsDir():
+			out = append(out, rootEntry(filepath.ToSlash(name), 0o755))
+		case d.Type().IsRegular():
+			e := fileEntry(filepath.ToSlash(name), file, info.Size(), int64(info.Mode().Perm()&0o555|0o444), 0)
+			out = append(out, e)
+		default:
+			return fmt.Errorf("%s is neither a file nor a folder", file)
+		}
+		return nil
+	})
+	return out, err
 }
 
 func rootEntry(name string, mode int64) entry { return folderEntry(name, mode, 0) }

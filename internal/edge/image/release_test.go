@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -58,6 +59,38 @@ func TestRelease(t *testing.T) {
 	}
 	if a, b := images[0].Manifest.Layers[0], images[1].Manifest.Layers[0]; a.Digest != b.Digest {
 		t.Error("the architectures do not share the layer without programs")
+	}
+}
+
+// TestReleaseTree: an image with libraries takes programs that need them.
+func TestReleaseTree(t *testing.T) {
+	tree := t.TempDir()
+	library := filepath.Join(tree, "lib64/ld.so")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(library), 0o755), os.WriteFile(library, []byte("loader"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r := Release{Tag: "a", Programs: [][]string{{fakeELF(t, amd64, "roundhouse")}}, Trees: []string{tree}}
+	var text bytes.Buffer
+	if err := WriteRelease(t.Context(), &text, r); err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	imagetest.Read(t, text.Bytes()).Unpack(t, root)
+	got, err := os.ReadFile(filepath.Join(root, "lib64/ld.so"))
+	info, statErr := os.Stat(filepath.Join(root, "lib64/ld.so"))
+	if err != nil || statErr != nil || string(got) != "loader" || info.Mode().Perm() != 0o444 {
+		t.Errorf("%q %v %v", got, info, errors.Join(err, statErr))
+	}
+	r.Trees = append(r.Trees, tree)
+	if err := WriteRelease(t.Context(), io.Discard, r); err == nil || !strings.Contains(err.Error(), "a tree") {
+		t.Errorf("a tree too many: %v", err)
+	}
+	if err := os.Symlink("ld.so", filepath.Join(tree, "lib64/link")); err != nil {
+		t.Fatal(err)
+	}
+	r.Trees = r.Trees[:1]
+	if err := WriteRelease(t.Context(), io.Discard, r); err == nil || !strings.Contains(err.Error(), "neither a file nor a folder") {
+		t.Errorf("a link: %v", err)
 	}
 }
 

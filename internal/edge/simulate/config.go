@@ -134,6 +134,11 @@ type Config struct {
 	// and replayed; "" for nowhere. KVTopic is their topic.
 	KVEvents, KVReplay, KVTopic string
 
+	// DataParallelSize is how many ranks answer at the address; rank is which one an
+	// engine is.
+	DataParallelSize int
+	rank             int
+
 	// Dev offers vLLM's calls of development mode, by which it sleeps.
 	Dev bool
 	// MemorySaver and WeightsBackup are SGLang's flags of these names: released
@@ -158,6 +163,7 @@ func DefaultConfig() Config {
 		Physics:          DefaultPhysics(),
 		Role:             RoleBoth,
 		API:              APIvLLM,
+		DataParallelSize: 1,
 		Address:          "127.0.0.1:8000",
 		Grace:            30 * time.Second,
 		Seed:             1,
@@ -171,7 +177,7 @@ func DefaultConfig() Config {
 
 // Validate reports everything that is wrong with c, by the names of the flags.
 func (c Config) Validate() error {
-	errs := []error{c.Physics.Validate()}
+	errs := []error{c.Physics.Validate(), c.validRanks()}
 	bad := func(wrong bool, format string, args ...any) {
 		if wrong {
 			errs = append(errs, fmt.Errorf(format, args...))

@@ -55,6 +55,7 @@ type Engine struct {
 	standby  *standby
 	saver    *memorySaver // nil: not SGLang
 	events   *publisher   // nil: it publishes none
+	ranks    ranks        // of its server, itself the first; nil of any other
 	draining atomic.Bool
 }
 
@@ -104,6 +105,13 @@ func New(cfg Config, log *slog.Logger) (*Engine, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	e := newEngine(cfg, log)
+	e.ranks = newRanks(e, log)
+	return e, nil
+}
+
+// newEngine makes one rank.
+func newEngine(cfg Config, log *slog.Logger) *Engine {
 	d := &driver{speed: cfg.Speed, started: time.Now(), scheduler: NewScheduler(cfg.Physics), calls: map[uint64]*call{}}
 	e := &Engine{cfg: cfg, log: log, driver: d}
 	e.adapters = adapters{models: cfg.Models, api: cfg.API, enabled: cfg.Physics.MaxAdapters > 0, names: slices.Clone(cfg.Adapters)}
@@ -115,13 +123,13 @@ func New(cfg Config, log *slog.Logger) (*Engine, error) {
 		d.scheduler.Watch(e.events.change)
 	}
 	e.standby = newStandby(&e.cfg.Physics, d.realTime)
-	if cfg.Dev && cfg.API == APIvLLM {
+	if cfg.Dev && cfg.API == APIvLLM && cfg.rank == 0 {
 		e.metrics.registry.MustRegister(e.standby)
 	}
 	if cfg.API == APISGLang {
 		e.saver = e.newMemorySaver()
 	}
-	return e, nil
+	return e
 }
 
 // Run waits out the startup delay, listens, and serves until ctx is done; then
@@ -148,7 +156,7 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	if err := e.publish(ctx); err != nil {
+	if err := e.ranks.publish(ctx); err != nil {
 		_ = listener.Close() // nothing was accepted
 		return err
 	}

@@ -67,9 +67,13 @@ func newReadFigures(api API, labels prometheus.Labels) readFigures {
 }
 
 func newMetrics(cfg *Config, stats func() shownStats) *metrics {
-	labels := prometheus.Labels{"model_name": cfg.Models[0], "engine": "0"}
-	if cfg.API == APISGLang {
-		labels = prometheus.Labels{"model_name": cfg.Models[0], "engine_type": "unified", "tp_rank": "0", "pp_rank": "0"}
+	rank := strconv.Itoa(cfg.rank)
+	labels := prometheus.Labels{"model_name": cfg.Models[0], "engine": rank}
+	if cfg.API == APISGLang { // with DP attention each rank begins at a GPU of its own
+		labels = prometheus.Labels{"model_name": cfg.Models[0], "engine_type": "unified", "tp_rank": rank, "pp_rank": "0"}
+		if cfg.DataParallelSize > 1 {
+			labels["dp_rank"] = rank
+		}
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{

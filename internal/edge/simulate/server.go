@@ -22,8 +22,17 @@ const maxAdapters = 4096
 // room to say that they are simulated.
 const headerSimulated = "X-Roundhouse-Simulated"
 
-// Handler serves the engine's API. Calls of it share the one engine.
+// Handler serves the engine's API. Calls of it share the one engine, or the engines of
+// its ranks.
 func (e *Engine) Handler() http.Handler {
+	if len(e.ranks) == 1 {
+		return e.handler()
+	}
+	return e.ranks.handler()
+}
+
+// handler serves one rank.
+func (e *Engine) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", e.serveChat)
 	mux.HandleFunc("POST /v1/completions", e.serveText)

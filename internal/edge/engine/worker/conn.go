@@ -42,9 +42,9 @@ type call struct {
 	touched  atomic.Int64  // unix nanoseconds of the last message about it
 	expired  bool          // guarded by conn.mu
 	counted  bool          // in inFlight
-	messages chan *message // the answer; of a stream up to its credit, and its end
+	messages chan *message // the answer; where that is items, up to their credit, and its end
 	credit   chan struct{} // of a stream: tokens to send items, at most streamCredit
-	owed     atomic.Int64  // of a stream: items the worker may still send
+	owed     atomic.Int64  // items the worker may still send
 }
 
 func newConn(nc net.Conn, frames *frameReader, l Limits, push func(*message)) *conn {
@@ -57,16 +57,18 @@ func newConn(nc net.Conn, frames *frameReader, l Limits, push func(*message)) *c
 
 func newCall(kind string, limit time.Duration) *call {
 	c := &call{kind: kind, limit: limit, counted: kind == kindInfer || kind == kindStream || kind == kindCustom}
-	if kind != kindStream {
+	if kind != kindStream && kind != kindCustom {
 		c.messages = make(chan *message, 1)
 		return c
 	}
 	c.messages = make(chan *message, streamCredit+1)
-	c.credit = make(chan struct{}, streamCredit)
-	for range streamCredit {
-		c.credit <- struct{}{}
-	}
 	c.owed.Store(streamCredit)
+	if kind == kindStream {
+		c.credit = make(chan struct{}, streamCredit)
+		for range streamCredit {
+			c.credit <- struct{}{}
+		}
+	}
 	return c
 }
 
@@ -217,7 +219,7 @@ func (c *conn) dispatch(m *message) error {
 		return call.addCredit(m.N)
 	case kindItem:
 		if call.owed.Add(-1) < 0 {
-			return violation("more items of stream %d than its credit", *m.ID)
+			return violation("more items of %s %d than its credit", call.kind, *m.ID)
 		}
 	case kindError:
 		m.err = m.Error.err()
@@ -241,6 +243,8 @@ func (c *call) takes(kind string) bool {
 		return c.kind == kindPing
 	case kindResult:
 		return c.kind != kindStream && c.kind != kindPing
+	case kindItem, kindEnd:
+		return c.kind == kindStream || c.kind == kindCustom
 	}
 	return c.kind == kindStream
 }

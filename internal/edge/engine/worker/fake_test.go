@@ -98,6 +98,38 @@ func fakeMain(how string) {
 	f.serve()
 }
 
+// pieces answers a custom message piece by piece, as far as it says how.
+func (f *fake) pieces(id float64, how string) {
+	send := func(http object, body string) {
+		http["body"] = object{"offset": 0, "length": len(body)}
+		f.send(object{"kind": "item", "id": id, "http": http}, []byte(body))
+	}
+	send(object{"status": 202, "headers": [][2]string{{"content-type", "text/event-stream"}}}, "")
+	s := &fakeStream{credit: streamCredit - 1}
+	f.streams[id] = s
+	switch how {
+	case "pieces=hang": // until it is cancelled
+		send(object{}, "0,")
+	case "pieces=break":
+		send(object{}, "0,")
+		delete(f.streams, id)
+		f.send(object{"kind": "error", "id": id, "error": object{"kind": "failed", "message": "in the middle"}}, nil)
+	case "pieces=empty": // a piece without a body
+		f.send(object{"kind": "item", "id": id, "http": object{}}, nil)
+	case "pieces=liar": // more than there is credit for, unless each is taken at once
+		for range 100 * streamCredit {
+			send(object{}, "x")
+		}
+		f.send(object{"kind": "error", "id": id, "error": object{"kind": "failed", "message": "at the end"}}, nil)
+	default:
+		for i := range 100 {
+			s.waiting = append(s.waiting, func() { send(object{}, fmt.Sprintf("%d,", i)) })
+		}
+		s.closed = true
+		f.echoes(id, s)
+	}
+}
+
 func (f *fake) serve() {
 	for {
 		m, payload := f.next()
@@ -128,6 +160,10 @@ func (f *fake) serve() {
 				f.send(object{"kind": "error", "id": id, "error": object{"kind": "cancelled", "message": "cancelled"}}, nil)
 			}
 		case "custom":
+			if do, ok := m["query"].(string); ok && strings.HasPrefix(do, "pieces") {
+				f.pieces(id, do)
+				continue
+			}
 			m["pid"] = os.Getpid()
 			body, _ := json.Marshal(m)
 			f.send(object{"kind": "result", "id": id, "http": object{"status": 201, "headers": [][2]string{{"x-model", "fake"}, {"content-length", "7"}},

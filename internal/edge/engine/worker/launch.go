@@ -169,7 +169,7 @@ func greet(nc net.Conn, reader *frameReader, token string, l Limits) (hello, err
 		return hi, fmt.Errorf("the worker speaks protocols %v, the server %d", hi.Protocols[:min(len(hi.Protocols), 16)], protocolHere)
 	}
 	return hi, writeFrame(nc, control(kindWelcome, "protocol", protocolHere, "server", map[string]string{"name": "roundhouse"},
-		"limits", map[string]int64{"max_frame_bytes": l.MaxFrameBytes, "max_in_flight": int64(l.MaxInFlight)}, "features", []string{}))
+		"limits", map[string]int64{"max_frame_bytes": l.MaxFrameBytes, "max_in_flight": int64(l.MaxInFlight)}, "features", []string{featureCustomStreams}))
 }
 
 // writeFrame writes a small frame before there is a conn.

@@ -33,6 +33,9 @@ const (
 	protocolHere = 1
 )
 
+// featureCustomStreams lets workers answer custom messages piece by piece.
+const featureCustomStreams = "custom_streams"
+
 // message is any header a worker sends after the handshake, with its payload.
 type message struct {
 	Kind     string        `json:"kind"`

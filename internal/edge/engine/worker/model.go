@@ -103,28 +103,49 @@ func (m *Model) notReady() error {
 	return NewError(kindUnavailable, fmt.Sprintf("model %q is not ready: its workers are being replaced; try again", m.settings.Name))
 }
 
-// ask makes a request that has one answer. It tries another worker as long as no
-// worker has seen the request.
+// ask makes a request that has one answer.
 func (m *Model) ask(ctx context.Context, kind string, build func(id uint64) (*frame, error)) (*message, error) {
+	answer, _, err := m.askFirst(ctx, kind, build)
+	return answer, err
+}
+
+// asked is a call that is under way at a worker.
+type asked struct {
+	*call
+	worker *worker
+}
+
+// askFirst makes a request and waits for the first message of its answer. It tries
+// another worker as long as no worker has seen the request.
+func (m *Model) askFirst(ctx context.Context, kind string, build func(id uint64) (*frame, error)) (*message, asked, error) {
 	for range len(m.placements) + 1 {
-		call := newCall(kind, m.settings.RequestTimeout)
-		w, err := m.begin(call, build)
-		if err != nil {
-			return nil, err
+		a := asked{call: newCall(kind, m.settings.RequestTimeout)}
+		var err error
+		if a.worker, err = m.begin(a.call, build); err != nil {
+			return nil, a, err
 		}
-		within, cancel := context.WithTimeout(ctx, m.settings.RequestTimeout)
-		answer, err := w.conn.wait(within, call)
-		cancel()
-		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			err = w.overdue(call)
-		}
+		answer, err := m.next(ctx, a)
 		if errors.Is(err, errNotSent) {
 			continue
 		}
-		m.logFailure(err)
-		return answer, m.explain(err)
+		return answer, a, err
 	}
-	return nil, m.notReady()
+	return nil, asked{}, m.notReady()
+}
+
+// next waits for the next message of an answer, within the time for one.
+func (m *Model) next(ctx context.Context, a asked) (*message, error) {
+	within, cancel := context.WithTimeout(ctx, m.settings.RequestTimeout)
+	defer cancel()
+	answer, err := a.worker.conn.wait(within, a.call)
+	switch {
+	case errors.Is(err, errNotSent):
+		return nil, err
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		err = a.worker.overdue(a.call)
+	}
+	m.logFailure(err)
+	return answer, m.explain(err)
 }
 
 // explain adds the model's name, and the setting that allows more time, to the

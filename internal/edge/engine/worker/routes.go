@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -40,7 +41,7 @@ func (m *Model) handler(h Handler) http.Handler {
 			writeError(w, bodyError(err))
 			return
 		}
-		answer, err := m.ask(r.Context(), kindCustom, func(id uint64) (*frame, error) {
+		answer, a, err := m.askFirst(r.Context(), kindCustom, func(id uint64) (*frame, error) {
 			f := customFrame(id, m.key, h.Name, r, names)
 			f.field("body")
 			f.head = append(f.head, '{')
@@ -52,8 +53,51 @@ func (m *Model) handler(h Handler) http.Handler {
 			writeError(w, err)
 			return
 		}
-		answer.writeHTTP(w)
+		switch ok := answer.writeHTTP(w); {
+		case answer.Kind != kindItem:
+		case ok:
+			m.passOn(r.Context(), w, a)
+		default:
+			a.worker.conn.cancel(a.call)
+		}
 	})
+}
+
+// passOn writes an answer that comes in pieces, each as it comes. One that breaks off
+// ends the connection: only so the client notices.
+func (m *Model) passOn(ctx context.Context, w http.ResponseWriter, a asked) {
+	flusher := http.NewResponseController(w)
+	for consumed := int64(1); ; consumed++ {
+		if flusher.Flush() != nil { // the client is gone
+			a.worker.conn.cancel(a.call)
+			return
+		}
+		if consumed == streamCredit/2 { // as with a stream
+			a.worker.conn.consumed(a.call, consumed)
+			consumed = 0
+		}
+		piece, err := m.next(ctx, a)
+		if err == nil && piece.Kind == kindEnd {
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		body, ok := piece.body()
+		if !ok {
+			a.worker.conn.cancel(a.call)
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = w.Write(body) // flushing reports what writing did not
+	}
+}
+
+// body is that of an answer or of a piece of one; false where it has none.
+func (m *message) body() ([]byte, bool) {
+	if m.HTTP == nil || m.HTTP.Body == nil {
+		return nil, false
+	}
+	return m.HTTP.Body.in(m.payload)
 }
 
 // customFrame is a custom message up to its body, its object left open.
@@ -99,19 +143,17 @@ func bodyError(err error) error {
 // connectionHeaders belong to one connection and are not passed on.
 var connectionHeaders = []string{"connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade"}
 
-// writeHTTP writes the answer of the model's code.
-func (m *message) writeHTTP(w http.ResponseWriter) {
+// writeHTTP writes the answer of the model's code, or its beginning, and reports
+// whether it is one.
+func (m *message) writeHTTP(w http.ResponseWriter) bool {
 	if m.HTTP == nil || m.HTTP.Status < 200 || m.HTTP.Status > 599 {
 		writeError(w, answerError("a custom handler's answer needs a status from 200 to 599"))
-		return
+		return false
 	}
-	var body []byte
-	if m.HTTP.Body != nil {
-		var ok bool
-		if body, ok = m.HTTP.Body.in(m.payload); !ok {
-			writeError(w, answerError("its body is not in the payload"))
-			return
-		}
+	body, ok := m.body()
+	if !ok && m.HTTP.Body != nil {
+		writeError(w, answerError("its body is not in the payload"))
+		return false
 	}
 	for _, h := range m.HTTP.Headers {
 		if !slices.Contains(connectionHeaders, strings.ToLower(h[0])) {
@@ -120,6 +162,7 @@ func (m *message) writeHTTP(w http.ResponseWriter) {
 	}
 	w.WriteHeader(m.HTTP.Status)
 	_, _ = w.Write(body) // a client that left needs no answer
+	return true
 }
 
 // writeError answers with err as JSON.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
+	"strings"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/tensor"
@@ -197,4 +201,56 @@ func TestStreamWithout(t *testing.T) {
 	if err := m.Stream(t.Context(), given(do(""), do("bad-range")), func(*tensor.Response) error { return nil }); err == nil {
 		t.Error("no error")
 	}
+}
+
+// askPieces asks the fake's handler to answer in pieces, over HTTP.
+func askPieces(t *testing.T, r *rig, how string) (*http.Response, context.CancelFunc) {
+	t.Helper()
+	server := httptest.NewServer(r.load(t, "m", "").Routes()[0].Handler)
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/things/7?"+how, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Body.Close() })
+	return a, cancel
+}
+
+// TestPieces: a handler's answer that comes in pieces is passed on as it comes, under
+// credit, and one that breaks off does not look whole.
+func TestPieces(t *testing.T) {
+	r := newRig(t, "good", nil)
+	a, _ := askPieces(t, r, "pieces")
+	body, err := io.ReadAll(a.Body)
+	if err != nil || a.StatusCode != 202 || a.Header.Get("Content-Type") != "text/event-stream" || strings.Count(string(body), ",") != 100 || !strings.HasSuffix(string(body), "98,99,") {
+		t.Errorf("%d %v %q, %v", a.StatusCode, a.Header, body, err)
+	}
+	for _, how := range []string{"pieces=break", "pieces=liar", "pieces=empty"} {
+		r := newRig(t, "good", nil)
+		a, _ := askPieces(t, r, how)
+		if body, err := io.ReadAll(a.Body); err == nil {
+			t.Errorf("%s: %q looks whole", how, body)
+		}
+		if how == "pieces=empty" { // nobody waits for the rest
+			r.saw.await(t, " cancelled")
+		}
+	}
+}
+
+// TestPiecesLeft: a client that leaves cancels what the handler does.
+func TestPiecesLeft(t *testing.T) {
+	r := newRig(t, "good", nil)
+	a, leave := askPieces(t, r, "pieces=hang")
+	first := make([]byte, 2)
+	if _, err := io.ReadFull(a.Body, first); err != nil || string(first) != "0," {
+		t.Fatalf("%q, %v", first, err)
+	}
+	leave()
+	r.saw.await(t, " cancelled")
 }

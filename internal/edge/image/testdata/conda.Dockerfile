@@ -3,8 +3,8 @@
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
 # where DIR holds usr/local/bin/roundhouse-server for Linux; or leave --build-context
 # out where there is an image called roundhouse that holds it.
-ARG BASE_IMAGE=debian:bookworm-slim
-ARG CONDA_IMAGE=mambaorg/micromamba:2.0-debian12-slim
+ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
+ARG CONDA_IMAGE=docker.io/mambaorg/micromamba:2.0-debian12-slim
 
 FROM ${CONDA_IMAGE} AS environment
 USER 0:0

@@ -3,7 +3,7 @@
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
 # where DIR holds usr/local/bin/roundhouse-server for Linux; or leave --build-context
 # out where there is an image called roundhouse that holds it.
-ARG BASE_IMAGE=debian:bookworm-slim
+ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
 
 FROM ${BASE_IMAGE}
 USER 0:0

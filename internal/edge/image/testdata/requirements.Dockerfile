@@ -3,7 +3,7 @@
 #   DOCKER_BUILDKIT=1 docker build --build-context roundhouse=DIR -t TAG .
 # where DIR holds usr/local/bin/roundhouse-server for Linux; or leave --build-context
 # out where there is an image called roundhouse that holds it.
-ARG BASE_IMAGE=python:3.12-slim
+ARG BASE_IMAGE=docker.io/library/python:3.12-slim
 
 FROM ${BASE_IMAGE}
 USER 0:0
