@@ -205,7 +205,7 @@ func (t traffic) Publish(v fleet.View) {
 		return
 	}
 	f := dispatch.PoolConfig{Key: v.Key, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Entry: v.Role, Needs: v.Needs,
-		Limits: v.Limits, CanaryPercent: v.CanaryPercent, Replicas: v.Replicas, Starting: v.Starting,
+		Limits: v.Limits, Bounds: routing.Bounds{Fairness: v.Limits.Queue.Fairness}, CanaryPercent: v.CanaryPercent, Replicas: v.Replicas, Starting: v.Starting,
 		Cause: dispatch.Cause{Reason: v.Reason, Message: v.Cause, Permanent: v.Blocked, RetryAfter: v.RetryAfter}}
 	if t.g.pools != nil {
 		t.g.pools.set(t.g, f)
@@ -254,7 +254,7 @@ func (t traffic) InFlight(id string) int { return t.g.dispatcher.InFlight(id) }
 // noModels knows nothing of any model but what its manifest says.
 type noModels struct{}
 
-func (noModels) Inspect(context.Context, string) (service.Attributes, error) {
+func (noModels) Inspect(context.Context, service.Files) (service.Attributes, error) {
 	return service.Attributes{}, nil
 }
 

@@ -29,6 +29,7 @@ var Invariants = []struct{ Name, Sentence, Doc string }{
 	{"no waiter starves", "No request waits while a replica that may take it has nothing to do.", "docs/design/dispatch.md"},
 	{"priority goes first", "Of the requests that wait for a service, one in 20 at most goes before one of a higher priority.", "docs/design/dispatch.md"},
 	{"no caller starves", "While a request waits, no other caller of its priority has more than a few turns with requests that came later.", "docs/design/dispatch.md"},
+	{"callers share tokens", "Where fairness counts tokens, callers of one priority who go on waiting are given as many, but for those of a few requests and of what is under way.", "docs/gateway.md"},
 	{"a canary takes its share", "A canary gets no request before one of its replicas has been ready, and then the share that the manifest says.", "docs/manifests.md"},
 	{"a route splits by weight", "Of the requests of a route each target gets the share that its weight says.", "docs/gateway.md"},
 	{"names keep their servers", "The servers of a pool are those of the last answer for its name, which is asked for at least every 40 s.", "docs/gateway.md"},
@@ -103,9 +104,10 @@ type watched struct {
 	failing  int       // of the answers below, how many were failures of one that always fails
 	answers  int
 	failSeen time.Time
-	peaks    []peak    // the most requests at a time, of the last while
-	had      int       // replicas that were ready before an edit, or as many as are still wanted
-	fell     time.Time // when its count did last, but to zero
+	peaks    []peak               // the most requests at a time, of the last while
+	had      int                  // replicas that were ready before an edit, or as many as are still wanted
+	fell     time.Time            // when its count did last, but to zero
+	leads    map[[2]*UserPlan]int // tokens that the first was given more than the second, since both wait
 }
 
 func (w *watch) init(world *world) {
@@ -168,7 +170,7 @@ func (w *watch) restarted() {
 	defer w.mu.Unlock()
 	w.restart = time.Now()
 	for _, s := range w.services {
-		s.atZero, s.starved, s.short, s.untrue = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		s.atZero, s.starved, s.short, s.untrue, s.leads = time.Time{}, time.Time{}, time.Time{}, time.Time{}, nil
 		s.touched.Store(true)
 		s.moved.Store(true)
 	}

@@ -82,6 +82,22 @@ func streams(seed uint64) *Plan {
 	return p
 }
 
+// sharers is a service that has always more requests than it can serve, of callers
+// whose answers differ in length by twenty, and who share its tokens.
+func sharers(seed uint64) *Plan {
+	rng := rand.New(rand.NewPCG(seed, 0x73686172))
+	between := func(a, b time.Duration) time.Duration { return a + time.Duration(rng.Int64N(int64(b-a)+1)) }
+	n := 1 + rng.IntN(2)
+	limit := 1 + rng.IntN(3)
+	p := &Plan{Seed: seed, GPUs: 1, Length: time.Hour, Services: []ServicePlan{
+		{Seed: rng.Uint64(), Name: "shared", Min: n, Max: n, Target: float64(limit), ToZero: time.Minute, Startup: between(time.Second, 20*time.Second), MaxConcurrency: limit, ByTokens: true}}}
+	for i := range 4 {
+		p.Users = append(p.Users, UserPlan{Seed: rng.Uint64(), Service: "shared", From: between(0, time.Minute), For: between(15*time.Minute, 25*time.Minute), Pause: between(time.Second, 2*time.Minute),
+			Every: between(300*time.Millisecond, time.Second), Patience: between(time.Minute, 3*time.Minute), Tokens: []int{400, 20, 100, 20}[i]})
+	}
+	return p
+}
+
 // swaps is a machine with too few GPUs for its services. Those that nobody asks
 // are stopped for others, and all are edited meanwhile. One more needs no GPU, and
 // its replica ends as soon as it is ready.
@@ -228,8 +244,9 @@ func newPlan(seed uint64) *Plan {
 	return p
 }
 
-// planOf draws a plan. Of 32, eight are days of a cluster, eight crowds, four
-// streams, four swaps, two outages, two gateways, one wakes, one routed and two busy machines.
+// planOf draws a plan. Of 32, eight are days of a cluster, eight crowds, three
+// streams, four swaps, two outages, two gateways, one wakes, one routed, one sharers and
+// two busy machines.
 func planOf(seed uint64) *Plan {
 	switch {
 	case seed%4 == 1:
@@ -242,6 +259,8 @@ func planOf(seed uint64) *Plan {
 		return gateways(seed)
 	case seed%32 == 18:
 		return routed(seed)
+	case seed%32 == 27:
+		return sharers(seed)
 	case seed%8 == 3:
 		return streams(seed)
 	case seed%8 == 7:

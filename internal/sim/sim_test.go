@@ -99,7 +99,7 @@ type search struct {
 }
 
 // fixed are the seeds without -for: each plan there is, but wakes. They are brief.
-var fixed = []uint64{1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 14, 18, 24}
+var fixed = []uint64{1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 14, 18, 24, 27}
 
 // inBrief is the plan in less than half an hour, with all of its faults.
 func (p *Plan) inBrief() *Plan {

@@ -182,6 +182,7 @@ func (c *call) admitted(g *dispatch.Grant, err error) {
 			c.queued = true
 			c.book.world.watch.overtakes(c)
 		}
+		c.book.world.watch.given(c)
 		c.send()
 	}
 }
@@ -244,7 +245,7 @@ func (c *call) send() {
 		u.calls[c.id] = c
 		c.timer = w.loop.after(answerTimeout, c.slow)
 		if !u.mood.hung {
-			u.step(simulate.Arrive{Sequence: simulate.Sequence{ID: c.id, PromptTokens: 192, OutputTokens: c.tokens}})
+			u.step(simulate.Arrive{Sequence: simulate.Sequence{ID: c.id, PromptTokens: promptTokens, OutputTokens: c.tokens}})
 		}
 	})
 }
@@ -282,7 +283,7 @@ func (c *call) read(tokens int) {
 		return
 	}
 	c.detach()
-	c.grant.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: 192, Completion: int64(tokens)}})
+	c.grant.Done(dispatch.Outcome{Usage: dispatch.Usage{Prompt: promptTokens, Completion: int64(tokens)}})
 	c.end("answered")
 }
 
@@ -425,6 +426,7 @@ func (c *call) end(how string) {
 	c.leaves()
 	c.cancel()
 	delete(c.book.open, c.id)
+	w.watch.given(c)
 	w.machine.asked(c.key)
 	c.book.ended[how]++
 	w.trace("end %d %s", c.id, how)

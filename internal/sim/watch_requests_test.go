@@ -283,7 +283,7 @@ func (w *watch) overtakes(c *call) {
 			}
 		case x.user == c.user:
 			clear(x.turns)
-		case its == mine:
+		case its == mine && !c.watched.byTokens():
 			if x.turns == nil {
 				x.turns = map[*UserPlan]int{}
 			}
@@ -292,6 +292,62 @@ func (w *watch) overtakes(c *call) {
 			}
 		}
 		x.passed++
+	}
+}
+
+func (s *watched) byTokens() bool { return s.plan != nil && s.plan.ByTokens }
+
+// promptTokens are those of each prompt.
+const promptTokens = 192
+
+// cost is how many tokens the request is charged for, once it has ended.
+func (c *call) cost() int {
+	switch {
+	case c.over == "answered":
+		return promptTokens + c.tokens
+	case c.first:
+		return promptTokens
+	}
+	return 0
+}
+
+// given counts what a request that has ended was given, where callers share tokens, and
+// compares its caller with the others that wait as it does. It is told, too, whenever one
+// of the caller's requests waits no longer: who has none left begins anew.
+func (w *watch) given(c *call) {
+	s := c.watched
+	if !s.byTokens() {
+		return
+	}
+	waiting := map[*UserPlan]bool{}
+	for _, x := range w.world.calls.open {
+		waiting[x.user] = waiting[x.user] || x.key == c.key && x.grant == nil
+	}
+	if s.leads == nil {
+		s.leads = map[[2]*UserPlan]int{}
+	}
+	largest := 0
+	for i := range w.world.plan.Users {
+		largest = max(largest, promptTokens+2*w.world.plan.Users[i].Tokens)
+	}
+	// What is under way is counted at its end: of one who is ahead now, of one who was
+	// when both began to wait, and what had begun before.
+	bound := 3 * (s.plan.Max*s.plan.MaxConcurrency + 1) * largest
+	for i := range w.world.plan.Users {
+		other := &w.world.plan.Users[i]
+		ahead, behind := [2]*UserPlan{c.user, other}, [2]*UserPlan{other, c.user}
+		switch {
+		case other == c.user || other.Priority != c.user.Priority:
+		case !waiting[c.user] || !waiting[other]:
+			delete(s.leads, ahead)
+			delete(s.leads, behind)
+		default:
+			s.leads[ahead] += c.cost()
+			s.leads[behind] -= c.cost()
+			if lead := s.leads[ahead]; lead > bound {
+				w.violate("callers share tokens", c.key, "a caller was given %d tokens more than another while both waited, and %d may be", lead, bound)
+			}
+		}
 	}
 }
 

@@ -39,6 +39,7 @@ type ServicePlan struct {
 	Min, Max       int
 	Target         float64
 	MaxConcurrency int
+	ByTokens       bool // its callers share tokens, not requests
 	ToZero         time.Duration
 	Startup        time.Duration // how long a replica takes
 	GPUs           int
@@ -57,6 +58,9 @@ func (s *ServicePlan) manifest() string {
 	limit := ""
 	if s.MaxConcurrency > 0 {
 		limit = fmt.Sprintf(", maxConcurrency: %d", s.MaxConcurrency)
+	}
+	if s.ByTokens {
+		limit += ", queue: {fairness: tokens}"
 	}
 	canary := ""
 	if s.Canary > 0 {
