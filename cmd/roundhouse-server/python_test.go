@@ -316,7 +316,7 @@ func TestServeLacking(t *testing.T) {
 	}{
 		{[]string{root, "--python", interpreter}, interpreter + " lacks packages that sklearn models need: " + interpreter + " -m pip install numpy pydantic scikit-learn"},
 		{[]string{filepath.Join(root, "model.bin"), "--format", "catboost", "--python", interpreter}, "-m pip install numpy pydantic catboost"},
-		{[]string{root, "--format", "huggingface", "--python", interpreter}, "-m pip install numpy pydantic mlserver-huggingface"},
+		{[]string{root, "--format", "huggingface", "--python", interpreter}, "-m pip install numpy pydantic torch transformers"},
 		{[]string{root, "--python", "no-such-python"}, `no Python interpreter "no-such-python"`},
 	} {
 		cmd := newServerCommand()

@@ -100,9 +100,11 @@ func treeLoader(platform string, load func(path string) (*gbdt.Model, error)) mo
 
 // serveCommand is the program, and `roundhouse serve`.
 type serveCommand struct {
-	path   string
-	name   string
-	format string
+	path string
+	name string
+	// modelName is KServe's flag for the name; beside --name it is another one.
+	modelName string
+	format    string
 	// modelDir is another way to say path: KServe's.
 	modelDir string
 	config   modelserver.Config
@@ -127,18 +129,27 @@ func newServerCommand() *cobra.Command {
 		Long: `Serve models over the Open Inference Protocol and KServe's v1 protocol.
 
 FILE is one model: XGBoost (JSON, UBJSON), LightGBM (text) or ONNX, or one that
-Python serves: sklearn, CatBoost, MLflow, PyTorch, TensorFlow, Paddle, PMML.
+Python serves: sklearn, CatBoost, MLflow, PyTorch, TensorFlow, Paddle, PMML, and
+the folders of Hugging Face, which answer OpenAI's clients too.
 FOLDER is a model repository as MLServer reads it (model-settings.json files at
 any depth, settings.json at the top, MLSERVER_ variables), or holds one model.
 Models that Python serves run in processes of --python, which needs numpy and
 pydantic and what the model needs.
 Flags win over settings.json, which wins over the environment.`,
-		Example: "  roundhouse-server iris.ubj --name iris\n  roundhouse-server models/",
+		Example: "  roundhouse-server iris.ubj --name iris\n  roundhouse-server models/\n  roundhouse-server Qwen2.5-0.5B-Instruct --format huggingface --name qwen",
 		Args:    command.Wants(0, 1, "what to serve"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if c.modelDir != "" {
+			if c.modelDir != "" && len(args) == 0 {
 				args = append(args, c.modelDir)
 			}
+			if err := c.python.huggingFace.check(); err != nil {
+				return err
+			}
+			c.python.huggingFace.stated = c.format == "huggingface"
+			if c.name == "" {
+				c.name, c.modelName = c.modelName, ""
+			}
+			c.python.huggingFace.alias = c.modelName
 			if c.path, err = servedPath(args, os.Getenv("MLSERVER_MODELS_DIR"), "."); err != nil {
 				return err
 			}
@@ -152,8 +163,9 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.name, "name", "", "name of the model (default: the file's or folder's name)")
 	f.StringVar(&c.format, "format", "", "format of the model: xgboost, lightgbm, sklearn, mlflow … (default: by its first bytes or its name)")
 	f.StringVar(&c.python.python, "python", cmp.Or(os.Getenv("ROUNDHOUSE_PYTHON"), "python3"), "interpreter for models that Python serves")
-	f.StringVar(&c.python.huggingFace.task, "task", "", "task of Hugging Face models that state none: text-generation … (default: by its architecture)")
-	f.StringVar(&c.modelDir, "model-dir", "", "FOLDER, as KServe's servers have it")
+	c.python.huggingFace.addFlags(f)
+	f.StringVar(&c.modelDir, "model-dir", "", "FOLDER, as KServe's servers have it; without effect beside FOLDER")
+	f.StringVar(&c.modelName, "model-name", "", "--name, as KServe's servers have it; beside --name another name that the model answers to")
 	f.SetNormalizeFunc(kserveFlags)
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
 	f.StringSliceVar(&c.flags.AllowedHosts, "allowed-hosts", nil, "host names that requests may have, or * for all; checked only on a loopback address; this machine's own are always allowed")
@@ -164,6 +176,7 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.flags.TLS.KeyFile, "tls-key-file", "", "private key of the certificate, PEM")
 	f.BoolVar(&c.flags.StrictShapes, "strict", false, "refuse tensors whose data do not fill their shape, also texts and models' answers")
 	f.IntVar(&c.flags.Limits.MaxConcurrency, "max-concurrency", c.flags.Limits.MaxConcurrency, "inference requests under way at once, 0 for no limit; more are answered 429")
+	f.StringVar(&c.flags.SharedMemory, "system-shared-memory", "", "let clients of this machine pass tensors in POSIX shared memory whose name begins so; / for any name (default: in none)")
 	f.Int64Var(&c.flags.Limits.MaxBodyBytes, "max-body-bytes", c.flags.Limits.MaxBodyBytes, "largest request body, in bytes")
 	c.logs.FormatFlag(f)
 	f.StringVar(&c.tracingServer, "tracing-server", "", "OTLP collector for traces: host:port (gRPC) or http://host:port; default: tracing_server, or OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -172,11 +185,11 @@ Flags win over settings.json, which wins over the environment.`,
 }
 
 // kserveFlags has the arguments of KServe's servers be flags: they are written
-// with underscores, and the name of the model has another.
+// with underscores, and one has an older name.
 func kserveFlags(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	name = strings.ReplaceAll(name, "_", "-")
-	if name == "model-name" {
-		name = "name"
+	if name == "max-length" {
+		name = "max-model-len"
 	}
 	return pflag.NormalizedName(name)
 }
@@ -316,7 +329,10 @@ func (c *serveCommand) repository(w io.Writer) (modelserver.Repository, error) {
 	}
 	c.settings = &settings
 	c.config = settings.Config(c.config)
-	c.python.settings, c.python.root = &settings.WorkerSettings, settings.ModelRepositoryRoot
+	c.python.settings = &settings.WorkerSettings
+	if !c.python.huggingFace.stated { // whose folder has data alone
+		c.python.root = settings.ModelRepositoryRoot
+	}
 	logging := settings.Logging(c.log)
 	if err := c.logAs(w, logging); err != nil {
 		return nil, err
@@ -378,8 +394,12 @@ func (c *serveCommand) applyFlags(given func(flag string) bool) {
 	if given("tls-key-file") {
 		c.config.TLS.KeyFile = c.flags.TLS.KeyFile
 	}
+	if c.modelName != "" {
+		c.config.Aliases = map[string]string{c.modelName: c.name}
+	}
 	c.config.AllowedHosts = c.flags.AllowedHosts
 	c.config.StrictShapes = c.flags.StrictShapes
+	c.config.SharedMemory = c.flags.SharedMemory
 	c.config.Limits.MaxConcurrency = c.flags.Limits.MaxConcurrency
 	c.config.Limits.MaxBodyBytes = c.flags.Limits.MaxBodyBytes
 	c.config.Limits.DrainTimeout = c.flags.Limits.DrainTimeout

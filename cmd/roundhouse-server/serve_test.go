@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -126,6 +129,93 @@ func TestServeFolder(t *testing.T) {
 	}
 	if got := askServe(t, url+"/v2/repository/index", "{}"); !strings.Contains(got, `{"name":"bad","state":"UNAVAILABLE","reason":"stat `) {
 		t.Errorf("index: %s", got)
+	}
+}
+
+// TestServeEnsemble: a graph of models of both native engines answers as they do: what
+// XGBoost says of classes goes on to a linear model, and LightGBM gets the same rows. The
+// numbers are those of the libraries themselves, which made the files.
+func TestServeEnsemble(t *testing.T) {
+	file := func(engine, name string) (data []byte) {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join("../../internal/edge/engine", engine, "testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	type expected struct {
+		Rows    [][]float32 `json:"rows"`
+		Predict [][]float64 `json:"predict"`
+	}
+	var xgboost, lightgbm expected
+	for name, to := range map[string]*expected{"xgboost/softprob": &xgboost, "lightgbm/multiclass": &lightgbm} {
+		engine, name, _ := strings.Cut(name, "/")
+		if err := json.Unmarshal(file(engine, name+".case.json"), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"classes/model-settings.json": `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"model.json"}}`,
+		"classes/model.json":          string(file("xgboost", "softprob.json")),
+		"score/model-settings.json":   `{"implementation":"mlserver_xgboost.XGBoostModel","parameters":{"uri":"model.json"}}`,
+		"score/model.json": `{"version":[3,2,0],"learner":{"attributes":{},"gradient_booster":{"name":"gblinear","model":{"weights":[1,10,100,0.5]}},
+			"learner_model_param":{"base_score":"2E0","num_class":"0","num_feature":"3"},"objective":{"name":"reg:squarederror"}}}`,
+		"forest/model-settings.json": `{"implementation":"mlserver_lightgbm.LightGBMModel","parameters":{"uri":"model.txt"}}`,
+		"forest/model.txt":           string(file("lightgbm", "multiclass.txt")),
+		"flowers/config.pbtxt": `platform: "ensemble"
+input [ { name: "ROWS" data_type: TYPE_FP32 dims: [ -1, 4 ] }, { name: "WIDE" data_type: TYPE_FP64 dims: [ -1, 4 ] } ]
+output [ { name: "SCORE" data_type: TYPE_FP32 dims: [ -1, 1 ] }, { name: "FOREST" data_type: TYPE_FP64 dims: [ -1, 3 ] } ]
+ensemble_scheduling {
+  step [
+    { model_name: "score" input_map { key: "input-0" value: "CLASSES" } output_map { key: "predict" value: "SCORE" } },
+    { model_name: "classes" input_map { key: "input-0" value: "ROWS" } output_map { key: "predict" value: "CLASSES" } },
+    { model_name: "forest" input_map { key: "input-0" value: "WIDE" } output_map { key: "predict" value: "FOREST" } }
+  ]
+}
+`,
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url, _ := startServe(t, root)
+	n := len(xgboost.Rows)
+	rows, err := json.Marshal(xgboost.Rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := askServe(t, url+"/v2/models/flowers/infer", fmt.Sprintf(`{"inputs":[{"name":"ROWS","shape":[%d,4],"datatype":"FP32","data":%s},
+		{"name":"WIDE","shape":[%[1]d,4],"datatype":"FP64","data":%[2]s}]}`, n, rows))
+	var answer struct {
+		Outputs []struct {
+			Name  string    `json:"name"`
+			Shape []int     `json:"shape"`
+			Data  []float64 `json:"data"`
+		} `json:"outputs"`
+	}
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || len(answer.Outputs) != 2 {
+		t.Fatalf("%v: %s", err, text)
+	}
+	score, forest := answer.Outputs[0], answer.Outputs[1]
+	if score.Name != "SCORE" || !slices.Equal(score.Shape, []int{n, 1}) || forest.Name != "FOREST" || !slices.Equal(forest.Shape, []int{n, 3}) {
+		t.Fatalf("%s", text)
+	}
+	for i := range n {
+		p := xgboost.Predict[i]
+		if want := p[0] + 10*p[1] + 100*p[2] + 0.5 + 2; math.Abs(score.Data[i]-want) > 1e-4 {
+			t.Errorf("row %d: the score is %v, want %v", i, score.Data[i], want)
+		}
+		for j, want := range lightgbm.Predict[i] {
+			if got := forest.Data[3*i+j]; math.Abs(got-want) > 1e-6 {
+				t.Errorf("row %d: LightGBM says %v of class %d, want %v", i, got, j, want)
+			}
+		}
 	}
 }
 

@@ -37,7 +37,12 @@ type pythonFormat struct {
 	match         func(head []byte) bool
 	// folder: the model is the folder that such a file lies in.
 	folder bool
+	// apart: our runtime has answers of its own, and does not stand in for MLServer's.
+	apart bool
 }
+
+// huggingFaceRuntime is ours for Hugging Face models.
+const huggingFaceRuntime = "roundhouse.runtimes.huggingface.HuggingFace"
 
 // pythonFormats are those formats, in the order in which a folder is searched
 // for their files.
@@ -49,7 +54,7 @@ var pythonFormats = []pythonFormat{
 	{name: "tensorflow", packages: "tensorflow", own: "roundhouse.runtimes.tensorflow.SavedModel", files: []string{"saved_model.pb"}, folder: true},
 	{name: "paddle", packages: "paddlepaddle", own: "roundhouse.runtimes.paddle.Paddle", files: []string{"model.pdmodel", "inference.pdmodel"}},
 	{name: "pmml", packages: "pypmml pandas", own: "roundhouse.runtimes.pmml.PMML", files: []string{"model.pmml"}},
-	{name: "huggingface", packages: "mlserver-huggingface", mlserver: "mlserver_huggingface.HuggingFaceRuntime", files: []string{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}, folder: true},
+	{name: "huggingface", packages: "torch transformers", own: huggingFaceRuntime, mlserver: "mlserver_huggingface.HuggingFaceRuntime", files: []string{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"}, folder: true, apart: true},
 	{name: "custom"}, // any other code
 }
 
@@ -223,7 +228,7 @@ func (w *workers) load(ctx context.Context, s modelserver.Settings, f pythonForm
 		return nil, err
 	}
 	implementation := s.Implementation
-	if implementation == "" {
+	if implementation == "" || f.apart && w.huggingFace.stated {
 		implementation = f.own
 	}
 	if implementation == "" {
@@ -237,11 +242,14 @@ func (w *workers) load(ctx context.Context, s modelserver.Settings, f pythonForm
 		return nil, err
 	}
 	m, err := engine.Load(ctx, settings)
-	if lacking(err) && f.own != "" && implementation != f.own {
+	if lacking(err) && f.own != "" && implementation != f.own && !f.apart {
 		w.log.Info("model is served by our own runtime, since MLServer's is not installed", "model", s.Name, "implementation", implementation, "runtime", f.own)
 		if settings, err = w.pythonSettings(s, f, f.own); err == nil {
 			m, err = engine.Load(ctx, settings)
 		}
+	}
+	if err != nil && f.apart && implementation != f.own {
+		f.packages = "mlserver-huggingface"
 	}
 	if err != nil {
 		return nil, f.needs(err)
@@ -312,8 +320,11 @@ func (w *workers) pythonSettings(s modelserver.Settings, f pythonFormat, impleme
 	if p.Version != "" {
 		parameters["version"] = p.Version
 	}
-	if f.name == "huggingface" {
-		extra, _ := parameters["extra"].(map[string]any)
+	switch extra, _ := parameters["extra"].(map[string]any); {
+	case implementation == huggingFaceRuntime:
+		parameters["extra"] = w.huggingFace.own(extra, uri)
+		out.Folder = "" // whose files are data: a torch.py among them is not torch
+	case f.name == "huggingface":
 		parameters["extra"] = w.huggingFace.fill(extra, uri, s.Raw == nil)
 	}
 	var err error

@@ -3,12 +3,18 @@
 With FastAPI installed a handler is called through it, so that everything its
 signature may say (Request, Depends, Header, models) works. Without it the
 plain cases do: no arguments, the request, path and query values by name, and
-a JSON body.
+a JSON body. A handler whose argument is the Request below is always called
+plainly.
+
+An answer that comes in pieces, as starlette's StreamingResponse or the Stream
+below, is sent piece by piece where the server takes that.
 """
 
+import asyncio
 import inspect
 import json
-from typing import Any, Callable, Dict, List, Tuple, get_type_hints
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional, Tuple
+from typing import get_type_hints
 from urllib.parse import parse_qsl
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,7 +22,10 @@ from pydantic import TypeAdapter, ValidationError
 from .faults import Fault, pydantic_fault
 
 MARK = "__custom_handler__"
-Answer = Tuple[int, List[Tuple[str, str]], bytes]
+Headers = List[Tuple[str, str]]
+Answer = Tuple[int, Headers, bytes]
+# Sends a piece of an answer: status and headers come with the first alone.
+Send = Callable[[Optional[int], Headers, bytes], Awaitable[None]]
 
 
 class Request:
@@ -39,6 +48,22 @@ class Request:
         return json.loads(self._body)
 
 
+class Stream:
+    """An answer that comes in pieces."""
+
+    def __init__(
+        self,
+        pieces: AsyncIterator[bytes],
+        media_type: str,
+        close: Callable[[], Any] = lambda: None,
+    ):
+        """``close`` is called once no more pieces are wanted."""
+        self.close = close
+        self.status_code = 200
+        self.headers = {"content-type": media_type, "cache-control": "no-cache"}
+        self.body_iterator = pieces
+
+
 class Handler:
     """One of a model's custom handlers: where it answers, and its method."""
 
@@ -47,14 +72,21 @@ class Handler:
         self._method = method
         self._app: Any = None
 
-    async def call(self, frame: dict, body: bytes) -> Answer:
-        """The answer to one HTTP request."""
+    async def call(
+        self, frame: dict, body: bytes, send: Optional[Send] = None
+    ) -> Optional[Answer]:
+        """The answer to one HTTP request; None if it was sent in pieces."""
         app = self._app or self._through_fastapi()
         if app is not None:
-            return await _call_asgi(app, frame, body)
-        return _plain_answer(await _call_plain(self._method, Request(frame, body)))
+            return await _call_asgi(app, frame, body, send)
+        result = await _call_plain(self._method, Request(frame, body))
+        if hasattr(result, "body_iterator"):
+            return await _pieces(result, send)
+        return _plain_answer(result)
 
     def _through_fastapi(self) -> Any:
+        if Request in get_type_hints(self._method).values():
+            return None
         try:
             from fastapi import FastAPI
         except ImportError:
@@ -76,16 +108,42 @@ def handlers(model: Any) -> Dict[str, Handler]:
     return found
 
 
-async def call(found: Dict[str, Handler], frame: dict, body: bytes) -> Answer:
-    """Calls the handler that the frame names."""
+async def call(
+    found: Dict[str, Handler], frame: dict, body: bytes, send: Optional[Send] = None
+) -> Optional[Answer]:
+    """Calls the handler that the frame names. With ``send`` an answer may be sent
+    in pieces, and is None then."""
     handler = found.get(str(frame.get("handler")))
     if handler is None:
         name = frame.get("handler")
         raise Fault("not_found", f"the model has no handler called {name!r}")
-    return await handler.call(frame, body)
+    return await handler.call(frame, body, send)
 
 
-async def _call_asgi(app: Any, frame: dict, body: bytes) -> Answer:
+async def _pieces(result: Any, send: Optional[Send]) -> Optional[Answer]:
+    """Sends what an iterator yields, or collects it where it cannot be sent so."""
+    status, headers = result.status_code, list(result.headers.items())
+    pieces, collected = result.body_iterator, []
+    try:
+        if send is not None:
+            await send(status, headers, b"")
+        async for piece in pieces:
+            if send is None:
+                collected.append(piece)
+            elif piece:
+                await send(None, [], piece)
+    finally:
+        # An iterator that has not begun does not notice its end.
+        getattr(result, "close", lambda: None)()
+        end = getattr(pieces, "aclose", None)
+        if end is not None:
+            await end()
+    return None if send is not None else (status, headers, b"".join(collected))
+
+
+async def _call_asgi(
+    app: Any, frame: dict, body: bytes, send: Optional[Send]
+) -> Optional[Answer]:
     path = frame.get("path", "/")
     scope = {
         "type": "http",
@@ -99,21 +157,31 @@ async def _call_asgi(app: Any, frame: dict, body: bytes) -> Answer:
         "query_string": (frame.get("query") or "").encode(),
         "headers": [(k.encode(), v.encode()) for k, v in frame.get("headers") or []],
     }
-    sent: Dict[str, Any] = {"status": 500, "headers": [], "body": []}
-    given = iter([{"type": "http.request", "body": body, "more_body": False}])
+    status, headers, pieces, begun = 500, [], [], False
+    given = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> dict:
-        return next(given, {"type": "http.disconnect"})
+        if not given:
+            await asyncio.Event().wait()  # a client that leaves cancels the task
+        return given.pop()
 
-    async def send(message: dict) -> None:
+    async def answer(message: dict) -> None:
+        nonlocal status, headers, begun
         if message["type"] == "http.response.start":
-            sent["status"], sent["headers"] = message["status"], message["headers"]
-        else:
-            sent["body"].append(message.get("body", b""))
+            status = message["status"]
+            headers = [
+                (k.decode("latin-1"), v.decode("latin-1")) for k, v in message["headers"]
+            ]
+            return
+        piece, more = message.get("body", b""), message.get("more_body", False)
+        if send is None or not (begun or more):
+            pieces.append(piece)
+        elif piece or not begun:
+            await send(None if begun else status, [] if begun else headers, piece)
+            begun = True
 
-    await app(scope, receive, send)
-    named = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in sent["headers"]]
-    return sent["status"], named, b"".join(sent["body"])
+    await app(scope, receive, answer)
+    return None if begun else (status, headers, b"".join(pieces))
 
 
 async def _call_plain(method: Callable, request: Request) -> Any:

@@ -75,13 +75,11 @@ class Stream:
                 self.first_id = item.id
             yield item
 
-    async def send(self, response: dict, raw: Payload) -> None:
-        """Sends a response once there is credit and room for it."""
+    async def send(self, fields: dict, raw: Payload) -> None:
+        """Sends an item once there is credit and room for it."""
         while self._credit <= 0:
             self._credited.clear()
             await self._credited.wait()
         await self._connection.writable.wait()
         self._credit -= 1
-        self._connection.send(
-            {"kind": "item", "id": self._id, "response": response}, raw
-        )
+        self._connection.send({"kind": "item", "id": self._id, **fields}, raw)

@@ -71,6 +71,7 @@ class Worker:
         self._in_flight: Dict[int, asyncio.Task] = {}
         self._streams: Dict[int, Stream] = {}
         self._max_in_flight = 1024
+        self._custom_streams = False
         self.reports = Reports(asyncio.get_running_loop(), self._push)
         self.collected = Collected(asyncio.get_running_loop(), self._push)
         self._kinds: Dict[str, Callable[[dict, memoryview], Any]] = {
@@ -128,6 +129,7 @@ class Worker:
         limit = limits.get("max_frame_bytes", MAX_FRAME)
         self.connection.limit = min(int(limit), (1 << 32) - 1)
         self._max_in_flight = int(limits.get("max_in_flight", self._max_in_flight))
+        self._custom_streams = "custom_streams" in (header.get("features") or [])
         self._welcomed = True
         self.reports.install()
         self.bridge.observe_metrics(self.reports.observe)
@@ -147,7 +149,7 @@ class Worker:
         if refusal is not None:
             self._fail(request, refusal)
             return
-        if kind == "stream":
+        if kind == "stream" or kind == "custom" and self._custom_streams:
             self._streams[request] = Stream(request, self.connection, self.reader)
         task = asyncio.get_running_loop().create_task(
             self._run(kind, request, header, payload)
@@ -167,7 +169,8 @@ class Worker:
             raw = Payload()
             fields = await self._kinds[kind](header, payload, raw)
             self._report()
-            answer = "end" if kind == "stream" else "result"
+            ended = kind == "stream" or kind == "custom" and not fields
+            answer = "end" if ended else "result"
             self._answer({"kind": answer, "id": request, **fields}, raw)
         except asyncio.CancelledError as error:
             self._fail(request, error)
@@ -227,11 +230,27 @@ class Worker:
     async def _custom(self, header: dict, payload: memoryview, raw: Payload) -> dict:
         hosted = self.host.get(header.get("model"))
         body = bytes(tensors.cut(header["body"], payload)) if header.get("body") else b""
+        stream = self._streams.get(header["id"])
+
+        async def send(status: Optional[int], headers: list, content: bytes) -> None:
+            piece = Payload()
+            fields = _http(status, headers, content, piece)
+            self._report()
+            await self._send_item(stream, fields, piece)
+
         with self._work(hosted):
-            status, headers, content = await http.call(hosted.handlers, header, body)
-        offset, length = raw.add(content)
-        place = {"offset": offset, "length": length}
-        return {"http": {"status": status, "headers": headers, "body": place}}
+            answer = await http.call(
+                hosted.handlers, header, body, None if stream is None else send
+            )
+        return _http(*answer, raw) if answer is not None else {}
+
+    async def _send_item(self, stream: Any, fields: dict, raw: Payload) -> None:
+        """Sends an item. That it is too large is no client's fault."""
+        try:
+            await stream.send(fields, raw)
+        except TooLarge as error:
+            why = f"the model's answer cannot be sent: {error}"
+            raise Fault("failed", why) from error
 
     async def _stream(self, header: dict, payload: memoryview, _raw: Payload) -> dict:
         stream = self._streams[header["id"]]
@@ -244,11 +263,7 @@ class Worker:
                     raw = Payload()
                     item = self._response(answer, stream.first_id, raw)
                     self._report()
-                    try:
-                        await stream.send(item, raw)
-                    except TooLarge as error:
-                        why = f"the model's answer cannot be sent: {error}"
-                        raise Fault("failed", why) from error
+                    await self._send_item(stream, {"response": item}, raw)
             finally:
                 close = getattr(answers, "aclose", None)
                 if close is not None:
@@ -370,6 +385,15 @@ def encode(answer: Any, request_id: Optional[str], raw: Payload, types: Any) -> 
     if item.get("id") is None and request_id is not None:
         item["id"] = request_id
     return item
+
+
+def _http(status: Optional[int], headers: list, content: bytes, raw: Payload) -> dict:
+    """An HTTP answer, or a piece of one, as a field of a frame."""
+    offset, length = raw.add(content)
+    described: dict = {"body": {"offset": offset, "length": length}}
+    if status is not None:
+        described.update(status=status, headers=headers)
+    return {"http": described}
 
 
 def _from_model(error: BaseException) -> bool:

@@ -1,4 +1,7 @@
-"""Streams in all four combinations, with credit and cancellation."""
+"""Streams in all four combinations, with credit and cancellation, and handlers that
+answer in pieces."""
+
+import pytest
 
 CHAT = """
 from mlserver import MLModel
@@ -159,3 +162,102 @@ def test_a_bad_item_ends_its_stream_alone(worker, model):
     worker.send({"kind": "item", "id": 9, "request": bad}, b"\0" * 8)
     assert items(worker, 9)[1]["error"]["kind"] == "invalid"
     assert worker.ask(kind="ping")["kind"] == "pong"
+
+
+OURS = "from roundhouse.http import Request, Stream"
+PIECES = """
+from mlserver import MLModel
+from mlserver.handlers import custom_handler
+from roundhouse.http import Request, Stream
+
+class Model(MLModel):
+    @custom_handler(rest_path="/count")
+    async def count(self, request: Request):
+        most = int(await request.body())
+        return Stream(self.numbers(most), "text/plain", lambda: open(%r, "w").close())
+
+    async def numbers(self, most):
+        for n in range(most):
+            yield b"%%d," %% n
+        if most == 13:
+            raise RuntimeError("in the middle")
+"""
+STARLETTE = """
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+def Stream(pieces, media_type, close):
+    return StreamingResponse(pieces, media_type=media_type)
+"""
+
+
+def count(worker, most, number=9):
+    worker.send({"kind": "custom", "id": number, "model": "m@1", "handler": "count",
+                 "method": "POST", "path": "/count",
+                 "body": {"offset": 0, "length": len(str(most))}}, str(most).encode() + b" " * 8)
+
+
+def pieces(worker, number=9):
+    """The pieces of an answer, the header fields of the first, and how it ended."""
+    found, first = b"", None
+    while True:
+        header, payload = worker.answer(number)
+        if header["kind"] != "item":
+            return found, first, header
+        first = first or header["http"]
+        body = header["http"]["body"]
+        found += bytes(payload[body["offset"] :][: body["length"]])
+        worker.send({"kind": "credit", "id": number, "n": 1})
+
+
+def welcomed(start):
+    worker = start()
+    worker.send({"kind": "welcome", "protocol": 1, "limits": {}, "features": ["custom_streams"]})
+    return worker
+
+
+def load(worker, folder, source):
+    (folder / "models.py").write_text(source)
+    settings = {"name": "m", "implementation": "models.Model"}
+    loaded = worker.ask(kind="load", model="m@1", settings=settings, folder=str(folder))
+    assert loaded["kind"] == "result", loaded
+
+
+@pytest.mark.parametrize("through", ["", STARLETTE])
+def test_a_handler_answers_in_pieces(start, tmp_path, through):
+    source = PIECES % str(tmp_path / "closed")
+    if through:
+        pytest.importorskip("fastapi", reason="fastapi is not installed")
+        source = source.replace(OURS, through)
+    worker = welcomed(start)
+    load(worker, tmp_path, source)
+    count(worker, 100)
+    found, first, end = pieces(worker)
+    assert found == b"".join(b"%d," % n for n in range(100)) and end["kind"] == "end"
+    assert first["status"] == 200 and "text/plain" in dict(first["headers"])["content-type"]
+    assert through or (tmp_path / "closed").exists()
+    count(worker, 13)
+    found, _, end = pieces(worker)
+    assert found.endswith(b"12,") and end["error"]["message"] == "in the middle"
+
+
+def test_a_handlers_pieces_wait_for_credit(start, tmp_path):
+    worker = welcomed(start)
+    load(worker, tmp_path, PIECES % str(tmp_path / "closed"))
+    count(worker, 100)
+    for _ in range(16):
+        assert worker.answer(9)[0]["kind"] == "item"
+    assert worker.ask(kind="ping")["in_flight"] == 1
+    assert not [h for h in worker.pushed if h["kind"] == "item"]
+    worker.send({"kind": "cancel", "id": 9})
+    assert pieces(worker)[2]["error"]["kind"] == "cancelled"
+    assert (tmp_path / "closed").exists()
+
+
+def test_an_older_server_gets_the_pieces_as_one(worker, tmp_path):
+    load(worker, tmp_path, PIECES % str(tmp_path / "closed"))
+    count(worker, 3)
+    answer, payload = worker.answer(9)
+    assert answer["kind"] == "result"
+    assert bytes(payload[: answer["http"]["body"]["length"]]) == b"0,1,2,"
+    assert (tmp_path / "closed").exists()
