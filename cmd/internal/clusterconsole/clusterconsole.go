@@ -97,6 +97,8 @@ func watch(ctx context.Context, cfg Config, live *admin.Live, events *journal.Ev
 		Namespace: cfg.Namespace,
 		Service:   func(s *cluster.Service) { live.Observe(s.ServiceState) },
 		Gone:      live.Forget,
+		Routes:    live.ObserveRoutes,
+		Objects:   func() { live.Changed(admin.Lists) },
 		Event:     events.Note,
 		Failed: func(err error) {
 			if cfg.Cluster.Warn(err) {

@@ -40,10 +40,12 @@ type controllerOptions struct {
 	namespaces        []string
 	system            string
 	image             string
+	onnxImage         string
 	gatewayURL        string
 	gatewayService    string
 	gatewayAccount    string
 	gatewaySecret     string
+	gatewayHTTPS      bool
 	metrics           string
 	health            string
 	report            string
@@ -106,9 +108,11 @@ below it.`,
 	f.StringSliceVar(&o.namespaces, "namespace", nil, "watch only this namespace; may be repeated")
 	f.StringVar(&o.system, "system-namespace", "", "namespace of the controller and its gateways (default: the pod's own, else roundhouse-system)")
 	f.StringVar(&o.image, "image", os.Getenv("ROUNDHOUSE_IMAGE"), "image of this release, for the runtimes that come with it")
+	f.StringVar(&o.onnxImage, "onnx-image", "", "image of this release with ONNX Runtime, for ONNX models; none leaves them to other runtimes (default: --image, its name with "+onnxSuffix+" at the end; none where that is a digest)")
 	f.StringVar(&o.gatewayURL, "gateway-url", "http://{name}.{namespace}.example.com", "where people reach a service, for its status")
 	f.StringVar(&o.gatewayService, "gateway-service", "roundhouse-gateway", "Service in the system namespace whose pods are the gateways")
 	f.StringVar(&o.gatewayAccount, "gateway-account", "roundhouse-gateway", "service account in the system namespace that may report demand")
+	f.BoolVar(&o.gatewayHTTPS, "gateway-https", false, "the gateways serve HTTPS, at the port https of their Service, with the Secrets that listeners of Gateways name: read these")
 	f.StringVar(&o.gatewaySecret, "gateway-tls-secret", "", "Secret in the system namespace that the gateways serve HTTPS with, which listeners of Gateways may name")
 	f.StringVar(&o.metrics, "metrics-listen", ":8090", "address of the metrics; empty for none")
 	f.StringVar(&o.health, "health-listen", ":8091", "address of /healthz and /readyz; empty for none")
@@ -146,6 +150,12 @@ const minLease = 6 * time.Second
 func (o *controllerOptions) complete() error {
 	if o.image == "" {
 		return command.Usagef("--image is missing: name the image this controller runs, or set ROUNDHOUSE_IMAGE")
+	}
+	switch o.onnxImage {
+	case "":
+		o.onnxImage = onnxImage(o.image)
+	case noImage:
+		o.onnxImage = ""
 	}
 	for _, d := range o.adopt {
 		if !slices.Contains(objects.Foreign, service.Dialect(d)) {

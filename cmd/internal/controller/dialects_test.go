@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -31,6 +32,7 @@ func TestEveryDialect(t *testing.T) {
 		{kserveSklearn, []string{"status", "clusterServingRuntimeName"}, "kserve-mlserver", []string{"status", "url"}},
 		{omeMistral, []string{"status", "modelStatus", "transitionStatus"}, "InProgress", []string{"status", "url"}},
 		{kserveLLM, []string{"status", "addresses"}, "[map[url:http://llm." + ns + ".example.com]]", []string{"status", "url"}},
+		{kserveTrained, []string{"status", "address", "url"}, "http://trained." + ns + ".example.com", []string{"status", "url"}},
 		{seldonSklearn, []string{"status", "state"}, "Creating", []string{"status", "address", "url"}},
 	} {
 		applied := kubetest.Apply(t, c, ns, m.manifest)
@@ -213,3 +215,53 @@ spec: {selector: {matchLabels: {app: iris}}, targetPorts: [{number: 8000}], endp
 		t.Errorf("an InferencePool that no HTTPRoute of ours leads to has the status %v", got)
 	}
 }
+
+// TestGraphURL: the status of an InferenceGraph says where it is reached and which of its
+// services there are, also as KServe's own definition has it.
+func TestGraphURL(t *testing.T) {
+	c := kubetest.Client(t, "kserve")
+	ns := kubetest.Namespace(t, c, nil)
+	begin(t, options(t), kubetest.Server(t))
+	kubetest.Apply(t, c, ns, kserveSklearn)
+	for _, name := range []string{"stand-in", "published"} {
+		t.Run(name, func(t *testing.T) {
+			if name == "published" {
+				kubetest.Published(t, c, kubetest.KServeGraphs)
+			}
+			apply := func(service string) *unstructured.Unstructured {
+				t.Helper()
+				return kubetest.Apply(t, c, ns, fmt.Sprintf(`apiVersion: serving.kserve.io/v1alpha1
+kind: InferenceGraph
+metadata: {name: %s}
+spec: {nodes: {root: {routerType: Sequence, steps: [{serviceName: %s}]}}}
+`, name, service))[0]
+			}
+			u := apply("lost")
+			says := func(want string) {
+				t.Helper()
+				kubetest.Eventually(t, func() string {
+					now := get(t, c, u)
+					if got := condition(now, "Ready"); !strings.Contains(got, want) {
+						return fmt.Sprintf("%q lacks %q", got, want)
+					}
+					if got, want := field(now, "status", "url"), "http://"+name+"."+ns+".example.com"; got != want {
+						return fmt.Sprintf("url %s, not %s", got, want)
+					}
+					return ""
+				})
+			}
+			says("BackendNotFound")
+			apply("example-sklearn-isvc")
+			says("status:True")
+		})
+	}
+}
+
+// kserveTrained is a model that is a service of its own.
+const kserveTrained = `apiVersion: serving.kserve.io/v1alpha1
+kind: TrainedModel
+metadata: {name: trained}
+spec:
+  inferenceService: server
+  model: {framework: sklearn, storageUri: "https://models.example.com/model.joblib", memory: 64Mi}
+`

@@ -14,6 +14,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/network"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
@@ -40,7 +41,8 @@ func newInspector(dir string, internal bool, log logger) (inspector, error) {
 }
 
 // Inspect implements fleet.Models.
-func (i inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
+func (i inspector) Inspect(ctx context.Context, files service.Files) (service.Attributes, error) {
+	uri := files.URI
 	if artifact.Local(uri) {
 		return service.Attributes{}, missing{fmt.Errorf("%s names a file of one machine, and pods run on any: put the model where all can read it, such as s3://, gs://, hf:// or pvc://", artifact.Redact(uri))}
 	}
@@ -118,4 +120,26 @@ type internalError struct{ at netip.Addr }
 // Error returns a message with the remedy.
 func (e *internalError) Error() string {
 	return fmt.Sprintf("%s is an internal address, which the controller does not read models from: use a public one, or start the controller with --allow-internal-models", e.at)
+}
+
+// The image of this release with ONNX Runtime.
+const (
+	onnxSuffix = "-onnx"
+	// onnxWord stands for it in the catalog.
+	onnxWord = shape.OwnImage + onnxSuffix
+	// noImage as --onnx-image is none.
+	noImage = "none"
+)
+
+// onnxImage is the image with ONNX Runtime that is published beside image; "" where
+// it cannot be told, because a digest is another's.
+func onnxImage(image string) string {
+	if strings.Contains(image, "@") {
+		return ""
+	}
+	at := len(image)
+	if colon := strings.LastIndexByte(image, ':'); colon > strings.LastIndexByte(image, '/') {
+		at = colon
+	}
+	return image[:at] + onnxSuffix + image[at:]
 }

@@ -41,7 +41,7 @@ func TestNoLocalModels(t *testing.T) {
 	}
 	for _, uri := range []string{"file://" + model, "FILE://" + model, " file://" + model, "File://secret", model, "secret", "upload://x", "Upload://x",
 		"./x://../secret", dir + "/x://../secret", "file://" + model + "#sha256=" + strings.Repeat("0", 64)} {
-		got, err := i.Inspect(t.Context(), uri)
+		got, err := i.Inspect(t.Context(), service.Files{URI: uri})
 		var gone interface{ NotExist() bool }
 		if err == nil || !errors.As(err, &gone) || !gone.NotExist() || got.Architecture != "" {
 			t.Errorf("%q: %+v, %v", uri, got, err)
@@ -56,7 +56,7 @@ func TestVolumesAreNotLookedAt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = i.Inspect(t.Context(), "pvc://models/iris.ubj")
+	_, err = i.Inspect(t.Context(), service.Files{URI: "pvc://models/iris.ubj"})
 	var gone interface{ NotExist() bool }
 	if err == nil || errors.As(err, &gone) || !strings.Contains(err.Error(), "pvc://models/iris.ubj is a volume, which pods alone can read: name the model's format") {
 		t.Error(err)
@@ -97,24 +97,36 @@ func TestModelsTakeTurns(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range inspected {
-		all.Go(func() { _, _ = i.Inspect(ctx, srv.URL+"/m/") })
+		all.Go(func() { _, _ = i.Inspect(ctx, service.Files{URI: srv.URL + "/m/"}) })
 	}
 	for range inspected {
 		<-asked
 	}
 	var busy interface{ Busy() bool }
-	if _, err := i.Inspect(ctx, srv.URL+"/m/"); !errors.As(err, &busy) || !busy.Busy() {
+	if _, err := i.Inspect(ctx, service.Files{URI: srv.URL + "/m/"}); !errors.As(err, &busy) || !busy.Busy() {
 		t.Errorf("one more: %v", err)
 	}
 	stop()
 	all.Wait()
 	late, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := i.Inspect(late, srv.URL+"/m/"); err == nil || !strings.Contains(err.Error(), srv.URL+"/m/ did not answer") {
+	if _, err := i.Inspect(late, service.Files{URI: srv.URL + "/m/"}); err == nil || !strings.Contains(err.Error(), srv.URL+"/m/ did not answer") {
 		t.Errorf("without an answer: %v", err)
 	}
 	<-asked
-	if _, err := i.Inspect(ctx, srv.URL+"/m/"); err == nil || errors.As(err, &busy) {
+	if _, err := i.Inspect(ctx, service.Files{URI: srv.URL + "/m/"}); err == nil || errors.As(err, &busy) {
 		t.Errorf("after the others: %v", err)
+	}
+}
+
+// TestONNXImage: the image with ONNX Runtime is the neighbour of the controller's.
+func TestONNXImage(t *testing.T) {
+	for image, want := range map[string]string{
+		"roundhouse": "roundhouse-onnx", "roundhouse:v1": "roundhouse-onnx:v1", "registry.example:5000/team/roundhouse:v1": "registry.example:5000/team/roundhouse-onnx:v1",
+		"registry.example:5000/roundhouse": "registry.example:5000/roundhouse-onnx", "a/roundhouse@sha256:00": "", "a/roundhouse:v1@sha256:00": "",
+	} {
+		if got := onnxImage(image); got != want {
+			t.Errorf("%s: %q, want %q", image, got, want)
+		}
 	}
 }

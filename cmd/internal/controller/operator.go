@@ -170,7 +170,7 @@ func (op *operator) connect(cfg *rest.Config) error {
 		adopt = append(adopt, service.Dialect(d))
 	}
 	op.source, err = objects.New(objects.Config{Cache: m.GetCache(), Mapper: m.GetRESTMapper(), Records: op.records, OtherManager: op.otherManager, Reporter: op.writer,
-		Adopt: adopt, Namespaces: o.namespaces, Log: op.log})
+		Adopt: adopt, Namespaces: o.namespaces, ConfigMaps: m.GetAPIReader(), Log: op.log})
 	if err != nil {
 		return err
 	}
@@ -206,6 +206,7 @@ func (op *operator) newFleet(cfg *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
 	}
+	runtimes = catalog.WithImage(runtimes, onnxWord, op.opts.onnxImage)
 	dir := op.opts.models
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "roundhouse-models-"); err != nil {

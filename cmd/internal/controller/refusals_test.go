@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/network"
+	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
 
@@ -170,7 +171,7 @@ func TestInternalModels(t *testing.T) {
 		"http://169.254.169.254/m":    "internal address",
 		"http://[::ffff:127.0.0.1]/m": "internal address",
 	} {
-		_, err := i.Inspect(t.Context(), uri)
+		_, err := i.Inspect(t.Context(), service.Files{URI: uri})
 		var never interface{ NotExist() bool }
 		if err == nil || !strings.Contains(err.Error(), want) || !asNotExist(err, &never) {
 			t.Errorf("%s: %v", uri, err)

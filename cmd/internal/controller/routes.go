@@ -35,6 +35,7 @@ type routeStatus struct {
 	client   client.Client
 	gateways *gatewayapi.Watch
 	pickers  *namedPickers
+	plain    *pools.Ports // of the Kubernetes Services that HTTPRoutes lead to
 	pools    *addresses
 	changed  chan struct{} // capacity 1
 	log      logger
@@ -47,21 +48,29 @@ func newRouteStatus(o controllerOptions, cfg *rest.Config, m manager.Manager, de
 		return nil, err
 	}
 	gateways := gatewayapi.Config{REST: cfg, Mapper: m.GetRESTMapper(), Shared: m.GetCache(), Namespaces: o.namespaces,
-		Service: service.Key{Namespace: o.system, Name: o.gatewayService}, Domain: incluster.Domain(o.address), Changed: r.rewrite, Write: true, Log: log}
+		Secrets: o.gatewayHTTPS, Service: service.Key{Namespace: o.system, Name: o.gatewayService}, Domain: incluster.Domain(o.address), Changed: r.rewrite, Write: true, Log: log}
 	if o.gatewaySecret != "" {
 		gateways.Certificate = service.Key{Namespace: o.system, Name: o.gatewaySecret}
 	}
-	if r.gateways, err = gatewayapi.New(gateways); err != nil || o.pickers == incluster.PickersIgnore {
+	if r.gateways, err = gatewayapi.New(gateways); err != nil {
+		return nil, err
+	}
+	w := pools.DefaultServicesConfig()
+	w.REST, w.Mapper, w.Namespaces, w.Log = cfg, m.GetRESTMapper(), o.namespaces, log
+	r.plain, err = pools.NewPorts(w, func(_ service.Key, before, now pools.ServiceState) {
+		if before.Judged() != now.Judged() {
+			r.rewrite()
+		}
+	})
+	if err != nil || o.pickers == incluster.PickersIgnore {
 		return r, err
 	}
-	w := pools.DefaultPickersConfig()
-	w.REST, w.Mapper, w.Namespaces, w.Log = cfg, m.GetRESTMapper(), o.namespaces, log
-	w.Changed = func(pool service.Key, s pools.PickerState) {
+	w.Changed = func(pool service.Key, s pools.ServiceState) {
 		if r.pickers.put(pool, judge.Picker{Known: true, Own: s.Own, Problem: s.Problem}) {
 			r.rewrite()
 		}
 	}
-	r.pickers.watch, err = pools.NewPickers(w)
+	r.pickers.watch, err = pools.NewServices(w)
 	return r, err
 }
 
@@ -92,6 +101,7 @@ const (
 // ctx ends.
 func (r *routeStatus) run(ctx context.Context) {
 	defer r.pickers.close()
+	defer r.plain.Close()
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	watches.Go(func() { r.pools.run(ctx) })
@@ -139,7 +149,9 @@ func (r *routeStatus) write(ctx context.Context, w *gatewayapi.Writer) error {
 				pools = append(pools, p)
 			}
 		}
-		v, err := w.Write(ctx, pools, r.missing(pools), r.pickers.of(ctx, pools))
+		services := r.services()
+		v, err := w.Write(ctx, gatewayapi.Facts{Pools: pools, Missing: r.missing(pools, services), Picker: r.pickers.of(ctx, pools),
+			Ours: func(k service.Key) bool { return slices.Contains(services(), k) }, Services: r.plainServices})
 		if failed = err; v != nil {
 			verdict = v
 		}
@@ -152,18 +164,37 @@ func (r *routeStatus) write(ctx context.Context, w *gatewayapi.Writer) error {
 }
 
 // missing returns a function that returns why a backend does not exist.
-func (r *routeStatus) missing(pools []*routing.Pool) func(routing.Ref) string {
+func (r *routeStatus) missing(pools []*routing.Pool, services func() []service.Key) func(routing.Ref) string {
 	keys := make([]service.Key, len(pools))
 	for i, p := range pools {
 		keys[i] = p.Key
 	}
-	services := sync.OnceValue(func() (out []service.Key) { // called when there is a route
+	return func(ref routing.Ref) string { return route.Missing(ref, services(), keys) }
+}
+
+// services returns a function that lists our services. It is called when there is a
+// route.
+func (r *routeStatus) services() func() []service.Key {
+	return sync.OnceValue(func() (out []service.Key) {
 		for _, st := range r.fleet.List() {
 			out = append(out, st.Object.Key)
 		}
 		return out
 	})
-	return func(ref routing.Ref) string { return route.Missing(ref, services(), keys) }
+}
+
+// servicesWait is how long the status of routes waits until the Kubernetes Services that
+// they lead to are known.
+const servicesWait = 5 * time.Second
+
+// plainServices returns a function that returns what is known of a Kubernetes Service that
+// a route leads to. It waits for those not known yet, so that no status is written twice.
+func (r *routeStatus) plainServices(ctx context.Context, all []judge.ServicePort) func(judge.ServicePort) judge.Service {
+	r.plain.Set(all)
+	bound, cancel := context.WithTimeout(ctx, servicesWait)
+	defer cancel()
+	_ = r.plain.Listed(bound) // what is not known then is taken to be there
+	return r.plain.Judged
 }
 
 // ofOurs limits the status of pools to our own Gateways.
@@ -200,7 +231,7 @@ const pickersWait = 5 * time.Second
 // namedPickers are the endpoint pickers that pools name, as far as their status
 // tells.
 type namedPickers struct {
-	watch *pools.Pickers // nil: --endpoint-pickers=ignore
+	watch *pools.Services // nil: --endpoint-pickers=ignore
 
 	mu     sync.Mutex
 	states map[service.Key]judge.Picker

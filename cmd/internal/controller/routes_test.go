@@ -227,9 +227,10 @@ func TestGatewayAPI(t *testing.T) {
 	listeners, _, _ := unstructured.NestedSlice(g.Object, "status", "listeners")
 	want := []string{"Accepted=True/Accepted Conflicted=False/NoConflicts Programmed=True/Programmed ResolvedRefs=True/ResolvedRefs",
 		"Accepted=False/PortUnavailable Conflicted=False/NoConflicts Programmed=False/Invalid ResolvedRefs=True/ResolvedRefs"}
+	kinds := []any{map[string]any{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute"}, map[string]any{"group": "gateway.networking.k8s.io", "kind": "GRPCRoute"}}
 	for i, l := range listeners {
 		l := l.(map[string]any)
-		if got := said(l["conditions"]); got != want[i] || !reflect.DeepEqual(l["supportedKinds"], []any{map[string]any{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute"}}) {
+		if got := said(l["conditions"]); got != want[i] || !reflect.DeepEqual(l["supportedKinds"], kinds) {
 			t.Errorf("listener %v: %s, want %s", l, got, want[i])
 		}
 	}

@@ -54,6 +54,7 @@ type Gateway struct {
 	targeted chan struct{} // closed when reporter knows the controller pods
 	scaled   scaledByEngines
 	routes   *attached
+	servers  *servers // nil: everything is reached
 }
 
 // followers is how many services are looked at at once.
@@ -84,6 +85,11 @@ func New(ctx context.Context, o Options) (g *Gateway, err error) {
 			g.close()
 		}
 	}()
+	if o.HTTPS != "" {
+		if g.Listeners.HTTPS, err = front.Listen(o.HTTPS, "--https-listen"); err != nil {
+			return nil, err
+		}
+	}
 	g.o.Front.AllowAnyHost()
 	if g.access, err = g.o.Front.Open(ctx, datadir.KeyFile{}, o.Version, o.Logs, g.log); err != nil {
 		return nil, err
@@ -131,7 +137,12 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 		return err
 	}
 	g.scaled.revision = g.view.Revision
-	publisher := following{g.traffic, g.reporter, &g.scaled}
+	if !g.o.Internal {
+		if g.servers, err = g.newServers(); err != nil {
+			return err
+		}
+	}
+	publisher := following{g.traffic, g.reporter, &g.scaled, g.servers}
 	metrics := prometheus.NewRegistry()
 	if err := g.route(metrics); err != nil {
 		return err
@@ -145,9 +156,12 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	if err := errors.Join(front.Measured(metrics), metrics.Register(calls)); err != nil {
 		return err
 	}
-	server := front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, Metrics: metrics, Version: g.o.Version, Leave: g.o.Leave, Log: g.log}
+	server := front.ServerConfig{Traffic: g.traffic, Access: g.access, Listeners: g.Listeners, HTTPS: g.routes.certificates.Config(), Metrics: metrics, Version: g.o.Version, Leave: g.o.Leave, Log: g.log}
 	if g.routes.pickers != nil {
 		server.Picker = g.routes.pickers
+	}
+	if g.servers != nil {
+		server.Reach = g.servers.reach
 	}
 	g.server, err = front.NewServer(server)
 	return err
@@ -155,19 +169,22 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 
 // route makes what knows which routes, pods and endpoint pickers there are.
 func (g *Gateway) route(metrics prometheus.Registerer) (err error) {
-	g.routes = &attached{to: g.traffic, changed: make(chan struct{}, 1), log: g.log}
+	g.routes = &attached{to: g.traffic, servers: g.servers, changed: make(chan struct{}, 1), log: g.log}
 	at := service.Key{Namespace: g.o.System, Name: g.o.GatewayService}
 	certificate := service.Key{}
 	if g.o.GatewaySecret != "" {
 		certificate = service.Key{Namespace: g.o.System, Name: g.o.GatewaySecret}
 	}
 	if g.routes.watch, err = gatewayapi.New(gatewayapi.Config{REST: g.api, Mapper: g.mapper, Shared: g.cache, Namespaces: g.o.Namespaces,
-		Service: at, Certificate: certificate, Domain: g.o.domain(), Changed: g.routes.dirty, Log: g.log}); err != nil {
+		Service: at, Certificate: certificate, Secrets: g.o.HTTPS != "", Domain: g.o.domain(), Changed: g.routes.dirty, Log: g.log}); err != nil {
 		return err
 	}
 	pods := pools.DefaultPodsConfig()
 	pods.REST, pods.Mapper, pods.Namespaces, pods.Changed, pods.Transform, pods.Log = g.api, g.mapper, g.o.Namespaces, g.traffic.Pods, g.o.transform, g.log
-	if g.routes.pods, err = pools.NewPods(pods); err != nil || g.o.Pickers == PickersIgnore {
+	if g.routes.pods, err = pools.NewPods(pods); err != nil {
+		return err
+	}
+	if g.routes.plain, err = g.watchedPorts(g.plainChanged); err != nil || g.o.Pickers == PickersIgnore {
 		return err
 	}
 	g.routes.pickers, err = g.newAsked(metrics)
@@ -182,7 +199,7 @@ func (g *Gateway) demand(direct client.Client) (err error) {
 		out := map[string]int{}
 		for _, e := range g.traffic.Dispatcher.Endpoints(routing.Service(service.ParseKey(name))) {
 			if e.InFlight > 0 {
-				out[live.PodName(e.ID)] += e.InFlight
+				out[live.PodName(e.Replica)] += e.InFlight
 			}
 		}
 		return out
@@ -197,9 +214,14 @@ func (g *Gateway) demand(direct client.Client) (err error) {
 // them read on, also where this gateway sends no requests.
 func (g *Gateway) engines(now time.Time) (out []demand.Engine) {
 	for _, k := range g.scaled.list() {
+		last := "" // of a replica's ranks, which come one after the other
 		for _, e := range g.traffic.Dispatcher.Endpoints(routing.Service(k)) {
-			if l := g.traffic.EngineLoad(k, e.ID); l != nil {
-				if told, ok := demand.EngineOf(k, live.PodName(e.ID), l, now); ok {
+			if e.Replica == last {
+				continue
+			}
+			last = e.Replica
+			if l := g.traffic.EngineLoad(k, e.Replica); l != nil {
+				if told, ok := demand.EngineOf(k, live.PodName(e.Replica), l, now); ok {
 					out = append(out, told)
 				}
 			}
@@ -284,8 +306,14 @@ func (g *Gateway) close() {
 	if g.routes != nil && g.routes.pods != nil {
 		g.routes.pods.Close()
 	}
+	if g.routes != nil && g.routes.plain != nil {
+		g.routes.plain.Close()
+	}
 	if g.routes != nil && g.routes.pickers != nil {
 		g.routes.pickers.close()
+	}
+	if g.servers != nil {
+		g.servers.ports.Close()
 	}
 	if g.view != nil {
 		g.view.Close()
@@ -399,17 +427,20 @@ type following struct {
 	*front.Traffic
 	reporter *demand.Client
 	scaled   *scaledByEngines
+	servers  *servers // may be nil
 }
 
 // Publish implements fleet.Publisher.
 func (f following) Publish(v fleet.View) {
 	f.Traffic.Publish(v)
+	f.servers.note(v.Key.String(), ofLoggers(v))
 	f.scaled.note(v.Key, true)
 }
 
 // Withdraw implements fleet.Publisher.
 func (f following) Withdraw(k service.Key) {
 	f.Traffic.Withdraw(k)
+	f.servers.note(k.String(), nil)
 	f.scaled.note(k, false)
 	f.reporter.Forget(k.String())
 }

@@ -35,6 +35,7 @@ type Options struct {
 	// certificate is of, which they may name.
 	GatewayService, GatewaySecret string
 	Listen, GRPC                  string
+	HTTPS                         string // "": none
 	Metrics, Health               string
 	URL                           string
 	Pod                           string
@@ -64,6 +65,7 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.Adopt, "adopt", nil, "foreign dialects whose manifests are read in every namespace, as the controller's: kserve, ome, seldon, gateway")
 	f.StringSliceVar(&o.Namespaces, "namespace", nil, "namespace to serve; may be repeated; default: all")
 	f.StringVar(&o.Listen, "listen", ":8080", "address for inference over HTTP")
+	f.StringVar(&o.HTTPS, "https-listen", "", "address for inference over HTTPS with the certificates that listeners of Gateways name: the port https of the gateway's Service; empty for none")
 	f.StringVar(&o.GRPC, "grpc-listen", ":8081", "address for inference over gRPC; empty for none")
 	f.StringVar(&o.Metrics, "metrics-listen", ":8090", "address of /metrics; empty for none")
 	f.StringVar(&o.Health, "health-listen", ":8091", "address of /healthz and /readyz; empty for none")

@@ -167,7 +167,7 @@ func (p *pickerPools) follow(log *slog.Logger) (cache.Cache, *objects.Source, er
 		return nil, nil, fmt.Errorf("API server: %w", err)
 	}
 	source, err := objects.New(objects.Config{Cache: c, Mapper: direct.RESTMapper(), Records: noRecords{}, Adopt: []service.Dialect{service.DialectGateway},
-		Namespaces: p.o.Namespaces, Log: log, Only: func(k *objects.Kind) bool { return strings.HasPrefix(k.Group, "inference.") }})
+		Namespaces: p.o.Namespaces, Log: log, Only: picked})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -175,6 +175,12 @@ func (p *pickerPools) follow(log *slog.Logger) (cache.Cache, *objects.Source, er
 	pods.REST, pods.Mapper, pods.Namespaces, pods.Changed, pods.Transform, pods.Log = api, direct.RESTMapper(), p.o.Namespaces, p.traffic.Pods, p.o.transform, log
 	p.pods, err = pools.NewPods(pods)
 	return c, source, err
+}
+
+// picked reports whether a kind is an InferencePool, or belongs to one. Of another
+// cluster's pool the endpoints are picked there.
+func picked(k *objects.Kind) bool {
+	return k.Dialect() == service.DialectGateway && k.Kind != "HTTPRoute" && k.Kind != "InferencePoolImport"
 }
 
 // pickerPools are the InferencePools that are picked for, and what belongs to

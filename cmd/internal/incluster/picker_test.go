@@ -6,9 +6,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -21,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+	"roundhouse.dev/roundhouse/test/loopback"
 )
 
 // picker runs the endpoint picker and returns connections to it, over TLS, and
@@ -56,6 +62,7 @@ func (r *rig) picker(change func(*PickerOptions)) (main, health *grpc.ClientConn
 	}
 	main = dial(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})) // as gateways ask a picker that signed for itself
 	health = dial(insecure.NewCredentials())
+	go func() { _, _ = io.Copy(io.Discard, out) }() // where the metrics are is said too
 	stopped := false
 	stop = func() error {
 		if stopped {
@@ -75,14 +82,21 @@ func (r *rig) picker(change func(*PickerOptions)) (main, health *grpc.ClientConn
 
 // pick leads one conversation as a gateway does, and returns where the request
 // goes and its body, or the status and body of a refusal.
-func pick(ctx context.Context, conn *grpc.ClientConn, authority, body string) (to, sent string, err error) {
+func pick(ctx context.Context, conn *grpc.ClientConn, authority, body string, more ...[2]string) (to, sent string, err error) {
+	to, sent, done, err := converse(ctx, conn, authority, body, more...)
+	done()
+	return to, sent, err
+}
+
+// converse is pick of a request that is under way until done is called.
+func converse(ctx context.Context, conn *grpc.ClientConn, authority, body string, more ...[2]string) (to, sent string, done func(), err error) {
 	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
 	if err != nil {
-		return "", "", err
+		return "", "", func() {}, err
 	}
-	defer func() { _ = stream.CloseSend() }()
+	done = func() { _ = stream.CloseSend() }
 	headers := &corev3.HeaderMap{}
-	for _, h := range [][2]string{{":method", "POST"}, {":path", "/v1/completions"}, {":authority", authority}} {
+	for _, h := range append([][2]string{{":method", "POST"}, {":path", "/v1/completions"}, {":authority", authority}}, more...) {
 		headers.Headers = append(headers.Headers, &corev3.HeaderValue{Key: h[0], RawValue: []byte(h[1])})
 	}
 	for _, m := range []*extprocv3.ProcessingRequest{
@@ -90,16 +104,16 @@ func pick(ctx context.Context, conn *grpc.ClientConn, authority, body string) (t
 		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}},
 	} {
 		if err := stream.Send(m); err != nil {
-			return "", "", err
+			return "", "", done, err
 		}
 	}
 	for range 2 {
 		m, err := stream.Recv()
 		if err != nil {
-			return "", "", err
+			return "", "", done, err
 		}
 		if i := m.GetImmediateResponse(); i != nil {
-			return fmt.Sprint(int(i.Status.Code)), string(i.Body), nil
+			return fmt.Sprint(int(i.Status.Code)), string(i.Body), done, nil
 		}
 		for _, h := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
 			if h.Header.Key == "x-gateway-destination-endpoint" {
@@ -108,7 +122,7 @@ func pick(ctx context.Context, conn *grpc.ClientConn, authority, body string) (t
 		}
 		sent += string(m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody())
 	}
-	return to, sent, nil
+	return to, sent, done, nil
 }
 
 const pickerPool = `apiVersion: inference.networking.k8s.io/v1
@@ -122,6 +136,7 @@ spec: {selector: {matchLabels: {app: %[1]s}}, targetPorts: [{number: %d}, {numbe
 func TestEndpointPicker(t *testing.T) {
 	r := newRig(t)
 	kubetest.Published(t, r.api, kubetest.InferenceExtension)
+	kubetest.Client(t, "llm-d")
 	one, two := newModel(t), newModel(t)
 	all := []string{fmt.Sprintf("127.0.0.1:%d", one.port()), fmt.Sprintf("127.0.0.1:%d", two.port())}
 	apply := func(name, picker string) {
@@ -134,6 +149,18 @@ func TestEndpointPicker(t *testing.T) {
 kind: InferenceObjective
 metadata: {name: nightly}
 spec: {priority: -10, poolRef: {group: inference.networking.k8s.io, name: llama}}
+---
+apiVersion: llm-d.ai/v1alpha2
+kind: InferenceObjective
+metadata: {name: urgent}
+spec: {priority: 10, poolRef: {group: inference.networking.k8s.io, name: llama}}
+---
+apiVersion: llm-d.ai/v1alpha2
+kind: InferenceModelRewrite
+metadata: {name: alias}
+spec:
+  poolRef: {group: inference.networking.k8s.io, name: llama}
+  rules: [{matches: [{model: {type: Exact, value: alias}}], targets: [{modelRewrite: llama}]}]
 `)
 	pod := r.pod("llama-1", map[string]string{"app": "llama"}, corev1.ConditionFalse)
 	r.pod("theirs-1", map[string]string{"app": "theirs"}, corev1.ConditionTrue)
@@ -163,6 +190,10 @@ spec: {priority: -10, poolRef: {group: inference.networking.k8s.io, name: llama}
 	}
 	if len(seen) != 2 {
 		t.Errorf("of two ports one was picked always: %v", seen)
+	}
+	// llm-d's kinds count, as those of the Inference Extension do.
+	if _, sent, err := pick(ctx, main, "gw", `{"model":"alias","prompt":"x"}`); err != nil || sent != `{"model":"llama","prompt":"x"}` {
+		t.Errorf("a model that llm-d's kind rewrites: %s %v", sent, err)
 	}
 	named := func(pool string) context.Context {
 		return metadata.AppendToOutgoingContext(ctx, "x-gateway-inference-pool", r.ns+"/"+pool)
@@ -195,6 +226,116 @@ spec: {priority: -10, poolRef: {group: inference.networking.k8s.io, name: llama}
 	if to, _, err := pick(ctx, main, "gw", `{"model":"x"}`); err != nil || !slices.Contains(all, to) {
 		t.Errorf("%s %v", to, err)
 	}
+}
+
+// TestObjectives: the priority of llm-d's InferenceObjective counts in the picker of a
+// cluster. While no endpoint has capacity, a request of one below 0 is shed, and of those
+// that wait one of a higher priority goes first, whenever it came. A priority that changes
+// counts from then on.
+func TestObjectives(t *testing.T) {
+	r := newRig(t)
+	kubetest.Published(t, r.api, kubetest.InferenceExtension)
+	kubetest.Client(t, "llm-d")
+	m := newModel(t)
+	kubetest.Apply(t, r.api, r.ns, fmt.Sprintf(`apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: llama}
+spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: %d}], endpointPickerRef: {name: ours-epp, port: {number: 9002}}}
+`, m.port()))
+	objective := func(name string, priority int) {
+		t.Helper()
+		kubetest.Apply(t, r.api, r.ns, fmt.Sprintf(`apiVersion: llm-d.ai/v1alpha2
+kind: InferenceObjective
+metadata: {name: %s}
+spec: {priority: %d, poolRef: {group: inference.networking.k8s.io, name: llama}}
+`, name, priority))
+	}
+	objective("nightly", -10)
+	objective("urgent", 10)
+	r.pod("llama-1", map[string]string{"app": "llama"}, corev1.ConditionTrue)
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(config, []byte(`apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}, {type: concurrency-detector, parameters: {maxConcurrency: 1}}]
+saturationDetector: {pluginRef: concurrency-detector}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	metrics := loopback.Reserve(t)
+	main, _, _ := r.picker(func(o *PickerOptions) {
+		o.Service, o.Namespaces, o.ConfigFile, o.Metrics = "ours-epp", []string{r.ns}, config, metrics
+	})
+	const body = `{"model":"llama","prompt":"x"}`
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // what waits does not wait forever
+	defer cancel()
+	of := func(objective string) [2]string { return [2]string{"x-llm-d-inference-objective", objective} }
+	free := func() {
+		t.Helper()
+		kubetest.Eventually(t, func() string {
+			if to, body, err := pick(ctx, main, "gw", body, of("nightly")); err != nil || !strings.HasPrefix(to, "127.0.0.1:") {
+				return fmt.Sprint(to, body, err)
+			}
+			return ""
+		})
+	}
+	free()
+	_, _, done, err := converse(ctx, main, "gw", body) // the one request that the endpoint takes at a time
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := make(chan string, 2)
+	wait := func(name string, nth int) {
+		waiting.Go(func() {
+			to, body, done, err := converse(ctx, main, "gw", body, of(name))
+			if err != nil || !strings.HasPrefix(to, "127.0.0.1:") {
+				t.Errorf("%s: %s %s %v", name, to, body, err)
+			}
+			order <- name
+			done()
+		})
+		waits := fmt.Sprintf("\nroundhouse_endpoint_picker_buffered_bytes %d\n", nth*len(body)) // bodies that wait
+		kubetest.Eventually(t, func() string {
+			resp, err := http.Get("http://" + metrics + "/metrics")
+			if err != nil {
+				return err.Error()
+			}
+			defer resp.Body.Close()
+			if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), waits) {
+				return fmt.Sprintf("%s does not wait: %v", name, err)
+			}
+			return ""
+		})
+	}
+	wait("", 1)
+	wait("urgent", 2)
+	soon, late := context.WithTimeout(ctx, 20*time.Second)
+	defer late()
+	if to, body, err := pick(soon, main, "gw", body, of("nightly")); err != nil || to != "429" {
+		t.Fatalf("of a priority below 0: %s %s %v", to, body, err)
+	}
+	done()
+	waiting.Wait()
+	if first := <-order; first != "urgent" {
+		t.Errorf("%q was first", first)
+	}
+	free()
+
+	if _, _, done, err = converse(ctx, main, "gw", body); err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	objective("urgent", -1)
+	kubetest.Eventually(t, func() string {
+		soon, cancel := context.WithTimeout(ctx, time.Second) // before it is known the request waits
+		defer cancel()
+		if to, body, err := pick(soon, main, "gw", body, of("urgent")); err != nil || to != "429" {
+			return fmt.Sprint(to, body, err)
+		}
+		return ""
+	})
 }
 
 func TestPickerUsage(t *testing.T) {

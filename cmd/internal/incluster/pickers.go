@@ -20,7 +20,7 @@ import (
 // asked are the endpoint pickers that pools name. It is a gateway.Picker.
 type asked struct {
 	client  *epp.Client
-	watch   *pools.Pickers
+	watch   *pools.Services
 	traffic *front.Traffic
 
 	mu    sync.Mutex
@@ -38,9 +38,9 @@ func (g *Gateway) newAsked(metrics prometheus.Registerer) (a *asked, err error) 
 	if a.client, err = epp.New(cfg, metrics); err != nil {
 		return nil, err
 	}
-	w := pools.DefaultPickersConfig()
+	w := pools.DefaultServicesConfig()
 	w.REST, w.Mapper, w.Namespaces, w.Addresses, w.Transform, w.Changed, w.Log = g.api, g.mapper, g.o.Namespaces, true, g.o.transform, a.changed, g.log
-	if a.watch, err = pools.NewPickers(w); err != nil {
+	if a.watch, err = pools.NewServices(w); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -77,7 +77,7 @@ func (a *asked) set(all []*routing.Pool) {
 	for _, p := range all {
 		e := p.Extension
 		switch {
-		case pools.NamesPicker(p):
+		case pools.NamesService(p):
 			named[p.Key] = true
 		case e.Name != "":
 			named[p.Key] = true
@@ -103,7 +103,7 @@ func (a *asked) set(all []*routing.Pool) {
 }
 
 // changed takes what is known of a pool's picker.
-func (a *asked) changed(pool service.Key, s pools.PickerState) {
+func (a *asked) changed(pool service.Key, s pools.ServiceState) {
 	a.mu.Lock()
 	there := a.pools[pool]
 	if a.own[pool] = s.Own; !s.Own || !there {

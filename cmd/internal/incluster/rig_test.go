@@ -212,8 +212,14 @@ func (r *rig) serve(name string, port, count int32, change ...func(*service.Limi
 
 func (r *rig) serveAs(protocol service.Protocol, name string, port, count int32, change ...func(*service.Limits)) service.Key {
 	r.t.Helper()
-	k := service.Key{Namespace: r.ns, Name: name}
 	kubetest.Apply(r.t, r.api, r.ns, fmt.Sprintf("apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: %s}\nspec: {model: {uri: \"https://models.test/iris.ubj\", format: {name: xgboost}}}\n", name))
+	return r.decide(protocol, name, port, count, change...)
+}
+
+// decide writes what the controller would of a manifest that is there.
+func (r *rig) decide(protocol service.Protocol, name string, port, count int32, change ...func(*service.Limits)) service.Key {
+	r.t.Helper()
+	k := service.Key{Namespace: r.ns, Name: name}
 	limits := service.Limits{Max: 5, Target: 10, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute, StartupTimeout: time.Minute}
 	for _, f := range change {
 		f(&limits)

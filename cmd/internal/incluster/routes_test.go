@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -188,4 +189,36 @@ spec: {selector: {matchLabels: {app: vllm}}, targetPorts: [{number: PORT}], endp
 	// The pool looks for others.
 	kubetest.Apply(t, r.api, r.ns, strings.NewReplacer("PORT", fmt.Sprint(m.port()), "app: vllm", "app: sglang").Replace(text))
 	open("")
+}
+
+// TestImportedPools: an InferencePoolImport leads to the addresses of its annotation, as
+// they are now.
+func TestImportedPools(t *testing.T) {
+	r := newRig(t)
+	kubetest.Published(t, r.api, kubetest.InferenceExtension)
+	m := newModel(t)
+	const text = `apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: InferencePoolImport
+metadata: {name: west, annotations: {roundhouse.dev/addresses: "AT"}}
+`
+	at := fmt.Sprintf("127.0.0.1:%d", m.port())
+	kubetest.Apply(t, r.api, r.ns, strings.ReplaceAll(text, "AT", at))
+	g := r.gateway(func(o *Options) { o.Adopt, o.Internal, o.Pickers = []string{"gateway"}, true, PickersIgnore })
+	host := "west." + r.ns + ".models.test"
+	eventually := func(want int) {
+		t.Helper()
+		kubetest.Eventually(t, func() string {
+			bound, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if status, body := g.complete(bound, host, "/v1/completions", "llama"); status != want {
+				return fmt.Sprint(status, " ", body)
+			}
+			return ""
+		})
+	}
+	eventually(http.StatusOK)
+	kubetest.Apply(t, r.api, r.ns, strings.ReplaceAll(text, "AT", ""))
+	eventually(http.StatusServiceUnavailable)
+	kubetest.Apply(t, r.api, r.ns, strings.ReplaceAll(text, "AT", at))
+	eventually(http.StatusOK)
 }
