@@ -188,7 +188,7 @@ const resolveLimit = 10 * time.Second
 func (o *applyOptions) routed(ctx context.Context, b backend.Backend, changes []admin.Change, limit time.Duration) (map[fleet.ID]admin.RoutingObject, error) {
 	var ids []fleet.ID
 	for _, ch := range changes {
-		if !slices.Contains([]string{"service", "runtime", "model", "weight", dialect.BaseID}, ch.Kind) {
+		if !slices.Contains([]string{"service", "runtime", "model", "weight", dialect.BaseID, dialect.AcceleratorID, dialect.ConfigMapID, fleet.BenchmarkKind, fleet.SecretKind, fleet.AccountKind}, ch.Kind) {
 			ids = append(ids, id(ch))
 		}
 	}
@@ -251,7 +251,8 @@ func newValidateCommand() *cobra.Command {
 		Short: "Check manifests without a server: print each error with its file, line and field",
 		Long: `Check manifests without a server: print each error with its file, line and field,
 and the runtimes that conflict with each other. A model file that is not on this
-machine is a warning. With --context, the manifests are
+machine is a warning, and so is a format that no runtime of the catalog or of these files
+lists. With --context, the manifests are
 checked as those of a cluster, and its API server does a dry run of all of them.`,
 		Example: `  roundhouse validate iris.yaml manifests/
   roundhouse validate iris.yaml --context production`,
@@ -323,7 +324,7 @@ func checked(cmd *cobra.Command, platform dialect.Platform, manifests []admin.Fi
 			if err != nil {
 				return nil, err
 			}
-			warnings = append(warnings, fleet.MissingLevels(objects, runtimes)...)
+			warnings = slices.Concat(warnings, fleet.MissingLevels(objects, runtimes), fleet.UnknownFormats(objects, runtimes))
 		}
 	}
 	for _, line := range manifestfile.InOrder(manifests, append(warnings, problems...)) {

@@ -67,7 +67,8 @@ func (r *remote) answers(ctx context.Context) bool {
 }
 
 func printHealth(w io.Writer, h *app.Health, all bool) error {
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	var b strings.Builder
+	tw := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
 	for _, c := range h.Machine {
 		line, mark := c.Said, "ok"
 		if c.Mend != "" {
@@ -79,7 +80,7 @@ func printHealth(w io.Writer, h *app.Health, all bool) error {
 		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\n", mark, c.Name, line)
 	}
 	_ = tw.Flush()
-	_, _ = fmt.Fprintln(w)
+	_, _ = fmt.Fprintln(&b)
 	larger := 0
 	for _, d := range h.Runtimes {
 		if d.TooSmall && !all {
@@ -95,13 +96,12 @@ func printHealth(w io.Writer, h *app.Health, all bool) error {
 		}
 		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s%s\n", mark, d.Runtime, formats, d.Why)
 	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
+	_ = tw.Flush()
 	if larger > 0 {
-		_, _ = fmt.Fprintf(w, "\n%s of the catalog are for machines with more GPUs or memory: --all lists them.\n", command.Count(larger, "runtime"))
+		_, _ = fmt.Fprintf(&b, "\n%s of the catalog are for machines with more GPUs or memory: --all lists them.\n", command.Count(larger, "runtime"))
 	}
-	_, err := fmt.Fprintf(w, "%s of the catalog come only as images, for clusters.\n", command.Count(h.Images, "runtime"))
+	_, _ = fmt.Fprintf(&b, "%s of the catalog come only as images, for clusters.\n", command.Count(h.Images, "runtime"))
+	_, err := io.WriteString(w, command.Folded(b.String(), command.Width(w), 8))
 	return err
 }
 

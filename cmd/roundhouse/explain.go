@@ -228,7 +228,8 @@ func newExplainScaleCommand() *cobra.Command {
 		Use:   "scale SERVICE",
 		Short: "Explain the last scaling decisions of a service",
 		Long: `Show how many replicas each component of a service was to have, and why: a line for
-each decision that changed something, and for others at most one every 10 s. ARRIVALS/S
+each decision that changed something, and for others at most one every 10 s where it
+differs from the one before. ARRIVALS/S
 are the requests that came per second, SERVICE TIME is how long one runs, LOAD how many
 run at a time, and BACKLOG how many there are beyond that. In a terminal a line of bars
 shows the desired replicas over time. The decisions are those since this server started,

@@ -61,7 +61,7 @@ infer.`,
 			if err != nil {
 				return err
 			}
-			path, body, err := inference.Surface(k, inference.ModelName(k), body)
+			path, body, err := inference.Surface(k, k.Short(), body)
 			if err != nil {
 				return err
 			}
@@ -193,7 +193,7 @@ func newChatCommand() *cobra.Command {
 				return err
 			}
 			k := n.key(args[0])
-			c := &inference.Conversation{Gateway: r.Inference, Model: inference.ModelName(k), System: system, MaxTokens: maxTokens, Out: cmd.OutOrStdout(),
+			c := &inference.Conversation{Gateway: r.Inference, Model: k.Short(), System: system, MaxTokens: maxTokens, Out: cmd.OutOrStdout(),
 				Waiting: progress.NewSpinner(cmd.ErrOrStderr())}
 			if len(args) > 1 {
 				return c.Say(cmd.Context(), strings.Join(args[1:], " "))

@@ -102,8 +102,8 @@ func newRequestsCommand() *cobra.Command {
 it keeps 2,000. QUEUE is how long the request waited for a replica, FIRST the time to
 the first byte of its answer, TOOK all of it; TOKENS are the prompt's and the answer's,
 as the engine reports them, RATE the answer's tokens a second. NOTE names the
-API key, and says when the replica broke off the answer and why an earlier try failed. No
-key itself is kept, and no body, unless the service's annotation roundhouse.dev/keep-bodies
+API key, and has why the gateway refused the request, why the replica broke off the
+answer, and why an earlier try failed. No key itself is kept, and no body, unless the service's annotation roundhouse.dev/keep-bodies
 asks for it: --bodies shows what is kept.`,
 		Example: `  roundhouse requests
   roundhouse requests llama -f
@@ -126,7 +126,8 @@ asks for it: --bodies shows what is kept.`,
 		},
 	}
 	t.flags(cmd)
-	cmd.Flags().BoolVar(&q.Failed, "failed", false, "only those that failed: a status of 400 or more, or an answer that was broken off")
+	cmd.Flags().BoolVar(&q.Failed, "failed", false, "only those that the service failed to answer: a status of 500 or more, 429 for lack of room, or an answer that was broken off")
+	cmd.Flags().BoolVar(&q.ClientErrors, "client-errors", false, "only those refused for what their client did: any other status of 400 or more; with --failed both")
 	cmd.Flags().BoolVar(&q.Bodies, "bodies", false, "with the bodies of requests and answers, of services that keep them")
 	cmd.Flags().DurationVar(&q.Slow, "slow", 0, "only those whose first byte took at least as long, or whose end did where none came")
 	return cmd

@@ -184,6 +184,9 @@ The autoscaler decides between them. With --min 0 a service stops while it is id
 			if given("replicas") && replicas == 0 {
 				return command.Usagef("--replicas 0 is ambiguous: `roundhouse stop` switches a service off, --min 0 has it stop while it is idle")
 			}
+			if given("min") && given("max") && least > most {
+				return command.Usagef("--min %d is more than --max %d", least, most)
+			}
 			return l.run(cmd, args, e)
 		},
 	}

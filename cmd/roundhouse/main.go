@@ -51,9 +51,10 @@ scales them to zero and back, and routes each request to the best replica.`,
 	grouped("servers", newUpCommand(), newConsoleCommand(), newDoctorCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newRunCommand(), newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(), newPsCommand(),
 		newStartCommand(), newStopCommand(), newRestartCommand(), newScaleCommand(), newRolloutCommand(),
-		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newLoadCommand(), newUnloadCommand(), newPullCommand(), newModelCommand())
+		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newBenchCommand(), newLoadCommand(), newUnloadCommand(), newPullCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("objects", newSchemaCommand(), newTopCommand())
+	grouped("objects", newMigrateCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
 	root.AddCommand(newVersionCommand())
 	for _, newCommand := range atBuild {
@@ -67,7 +68,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 
 // printing are the commands that print text of manifests, replicas and other
 // programs.
-var printing = []string{"apply", "delete", "describe", "doctor", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "top", "validate", "version"}
+var printing = []string{"apply", "bench", "delete", "describe", "doctor", "events", "explain", "get", "ps", "requests", "restart", "run", "scale", "start", "stop", "top", "validate", "version"}
 
 // printVisibly has these of root's commands print through command.Visible.
 func printVisibly(root *cobra.Command) {

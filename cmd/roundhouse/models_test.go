@@ -159,7 +159,7 @@ func TestDownloadedModels(t *testing.T) {
 	}
 	run(`^No downloaded models\. `+"`roundhouse pull URI`", "model", "list")
 	run(regexp.QuoteMeta(dir), "pull", uri)
-	run(`^URI +SIZE +USED +FOLDER\n`+regexp.QuoteMeta(uri)+` +7 B +\d+s ago +`+regexp.QuoteMeta(dir), "model", "list")
+	run(`^URI +SIZE +PINNED +USED +FOLDER\n`+regexp.QuoteMeta(uri)+` +7 B +- +\d+s ago +`+regexp.QuoteMeta(dir), "model", "list")
 	run(`"source": "`+regexp.QuoteMeta(uri), "model", "list", "-o", "json")
 	// This process was given the model, and keeps it for as long as the store that
 	// pulled it is not collected: the rest is of a copy.
@@ -171,7 +171,7 @@ func TestDownloadedModels(t *testing.T) {
 	run(`^http://other/m is not in .*: `+"`roundhouse model list` lists what is", "model", "rm", "http://other/m")
 	run("^"+regexp.QuoteMeta(uri)+" pinned\n$", "model", "pin", uri)
 	run("^"+regexp.QuoteMeta(uri)+" was pinned already\n$", "model", "pin", uri)
-	run(` +7 B \(pinned\) +`, "model", "list")
+	run(` +7 B +yes +`, "model", "list")
 	run(`pinned: unpin it first`, "model", "rm", uri)
 	run("^"+regexp.QuoteMeta(uri)+" unpinned\n$", "model", "unpin", uri)
 	run(`^http://other/m is not in .*: `+"`roundhouse model list` lists what is", "model", "pin", "http://other/m")

@@ -92,7 +92,7 @@ func (c *repositoryCommand) ask(ctx context.Context, cmd *cobra.Command, gateway
 	if c.call == "load" {
 		defer watchWait(ctx, &c.remote, k, cmd.ErrOrStderr())()
 	}
-	resp, err := gateway.Post(ctx, "/v2/repository/models/"+url.PathEscape(inference.ModelName(k))+"/"+c.call, []byte("{}"))
+	resp, err := gateway.Post(ctx, "/v2/repository/models/"+url.PathEscape(k.Short())+"/"+c.call, []byte("{}"))
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
@@ -27,6 +30,7 @@ type running struct {
 	namespaced
 	name, format, runtime string
 	dry, detach           bool
+	output                string // with dry
 	timeout               time.Duration
 }
 
@@ -58,7 +62,8 @@ and changed. Needs a running ` + "`roundhouse up`" + `, or a cluster (--context)
 	cmd.Flags().StringVar(&r.format, "format", "", "format of the model, where its files do not tell: sklearn, onnx, …")
 	cmd.Flags().StringVar(&r.runtime, "runtime", "", "runtime to serve it with (default: the best that fits)")
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "print the manifest, and change nothing")
-	cmd.Flags().BoolVar(&r.detach, "detach", false, "begin no chat")
+	command.OutputFlag(cmd, &r.output, "with --dry-run: yaml or json (default: yaml)", "yaml", "json")
+	cmd.Flags().BoolVar(&r.detach, "detach", false, "begin no chat: print a request that the model answers")
 	cmd.Flags().DurationVar(&r.timeout, "timeout", 30*time.Minute, "how long to wait for the model's first replica")
 	return cmd
 }
@@ -75,8 +80,10 @@ func (r *running) run(cmd *cobra.Command, model string) error {
 	}
 	out := cmd.OutOrStdout()
 	if r.dry {
-		_, err := io.WriteString(out, r.manifest(uri))
-		return err
+		return r.print(out, uri)
+	}
+	if r.output != "" {
+		return command.Usagef("--output says how --dry-run prints the manifest: give both")
 	}
 	b, err := r.open(cmd, &r.namespaced)
 	if err != nil {
@@ -96,7 +103,7 @@ func (r *running) run(cmd *cobra.Command, model string) error {
 		return err
 	}
 	if s.Status.Protocol == service.ProtocolOpenAI && !r.detach && command.Conversing(cmd) {
-		c := &inference.Conversation{Gateway: r.Inference, Model: inference.ModelName(k), Out: out, Waiting: progress.NewSpinner(cmd.ErrOrStderr())}
+		c := &inference.Conversation{Gateway: r.Inference, Model: k.Short(), Out: out, Waiting: progress.NewSpinner(cmd.ErrOrStderr())}
 		return c.Converse(cmd.Context(), cmd.InOrStdin().(*os.File))
 	}
 	g, err := r.Inference(cmd.Context())
@@ -106,6 +113,11 @@ func (r *running) run(cmd *cobra.Command, model string) error {
 	for _, line := range inference.Example(g.Base, k, s.Status.Protocol, "") {
 		_, _ = fmt.Fprintln(out, line)
 	}
+	chat := ""
+	if s.Status.Protocol == service.ProtocolOpenAI {
+		chat = fmt.Sprintf("`roundhouse chat %s` chats with it, ", r.name)
+	}
+	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s`roundhouse logs %[2]s` shows its log, `roundhouse delete %[2]s` removes it.\n", chat, r.name)
 	return nil
 }
 
@@ -162,6 +174,24 @@ func (r *running) manifest(uri string) string {
 	}
 	b.WriteString("  scaling:\n    minReplicas: 0\n")
 	return b.String()
+}
+
+// print writes the manifest of a model, as YAML or JSON.
+func (r *running) print(to io.Writer, uri string) error {
+	text := []byte(r.manifest(uri))
+	if r.output == "json" {
+		tight, err := yaml.YAMLToJSON(text)
+		if err != nil {
+			return err
+		}
+		var b bytes.Buffer
+		if err := json.Indent(&b, tight, "", "  "); err != nil {
+			return err
+		}
+		text = append(b.Bytes(), '\n')
+	}
+	_, err := to.Write(text)
+	return err
 }
 
 // hubName is a model of the Hugging Face Hub, with a revision or without.

@@ -101,7 +101,8 @@ addresses in the manifest of each Pool. The gateway starts no replicas and store
 nothing; a manifest of a service is an error. /metrics and /healthz have a port of
 their own.`,
 		Example: `  roundhouse gateway -f pools.yaml
-  roundhouse gateway -f gateway/ --watch --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem --api-keys keys.yaml`,
+  roundhouse gateway -f gateway/ --watch --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem --api-keys keys.yaml
+  roundhouse gateway -f pools.yaml --share-listen 10.0.0.1:9443 --share-with 10.0.0.1:9443,10.0.0.2:9443 --share-secret-file secret`,
 		Args: command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -113,6 +114,7 @@ their own.`,
 	f.StringVar(&o.Listen, "listen", app.DefaultListen, "address for inference over HTTP")
 	f.StringVar(&o.GRPC, "grpc-listen", app.DefaultGRPCListen, "address for inference over gRPC; empty for none")
 	f.StringVar(&o.Metrics, "metrics-listen", app.DefaultAdmin, "address of /metrics and /healthz; empty for none")
+	o.Sharing.Flags(f)
 	o.Log.Flags(f)
 	o.Front.Flags(f)
 	o.Front.HostFlags(f)
@@ -146,5 +148,6 @@ path and model of the request choose it, as in the gateway.`,
 	f.BoolVar(&o.Watch, "watch", false, "apply changes to the manifests as they are made")
 	f.StringVar(&o.Pool, "pool", "", "NAMESPACE/NAME of the pool for streams that name none")
 	o.Flags(f, cfg.Listen, cfg.HealthListen, "127.0.0.1:9090")
+	o.Sharing.Flags(f)
 	return cmd
 }

@@ -87,6 +87,7 @@ values, and DELETE /simulate/pin ends that. POST /simulate/fail {"mode":"mid_str
 	flags.IntVar(&port, "port", 8000, "port to listen on; 0 takes a free one")
 	flags.IntVar(&eventsPort, "kv-events-port", 0, "port to publish KV events on, over ZeroMQ as vLLM does; 0 publishes none")
 	flags.IntVar(&replayPort, "kv-replay-port", 0, "port to replay missed KV events on; 0 replays none")
+	flags.IntVar(&cfg.DataParallelSize, "data-parallel-size", cfg.DataParallelSize, "data-parallel ranks behind the port, each with a queue and KV memory of its own; KV events at a port for each")
 	flags.StringVar(&role, "role", string(cfg.Role), "both, prefill or decode")
 	flags.StringVar(&api, "api", string(cfg.API), "engine whose API and metric names it has: vllm or sglang")
 	logs.FormatFlag(flags)

@@ -30,11 +30,12 @@ func newTopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [SERVICE…]",
 		Short: "Show what services do now: requests, tokens, latency, memory",
-		Long: `Show the services that do most first: the requests in flight, requests, failures and
-tokens of the last minute, the time to the first byte of half of them and of 95 %, and the
-memory and GPUs that their replicas hold. On a terminal it goes on until Ctrl-C;
-elsewhere, and with --once, it is printed once. In a cluster what only one machine
-knows is "-".`,
+		Long: `Show the services that do most first: the requests in flight; of the last minute the
+requests, those that the service FAILED to answer, those refused for what their client
+did (4XX), the answers' tokens, and the time to the first byte of half of them and of
+95 %; and the memory and GPUs that their replicas hold. On a terminal it goes on until
+Ctrl-C, with as many columns as it has room for; elsewhere, and with --once, it is printed
+once. In a cluster what only one machine knows is "-".`,
 		Example: `  roundhouse top
   roundhouse top llama --interval 5s
   roundhouse top --once`,
@@ -77,8 +78,15 @@ type top struct {
 func (t *top) once(ctx context.Context) error {
 	list, err := t.b.Requests(ctx, admin.RequestQuery{})
 	t.recent, t.known = list, err == nil
-	return t.print(ctx, t.out)
+	return t.print(ctx, t.out, command.Width(t.out))
 }
+
+// On a terminal, these begin and end a screen of its own without a cursor: what was
+// there before comes back.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+)
 
 // run draws it again and again until ctx ends.
 func (t *top) run(ctx context.Context, screen *os.File, every time.Duration) error {
@@ -86,6 +94,10 @@ func (t *top) run(ctx context.Context, screen *os.File, every time.Duration) err
 	ended := make(chan struct{})
 	defer func() { stop(); <-ended }()
 	t.known = true
+	if _, err := screen.WriteString(enterScreen); err != nil {
+		return err
+	}
+	defer func() { _, _ = screen.WriteString(leaveScreen) }()
 	go func() {
 		defer close(ended)
 		if err := t.b.FollowRequests(following, admin.RequestQuery{}, t.add); err != nil {
@@ -98,14 +110,15 @@ func (t *top) run(ctx context.Context, screen *os.File, every time.Duration) err
 	defer tick.Stop()
 	for {
 		var frame bytes.Buffer
-		err := t.print(ctx, &frame)
+		width, height := sizeOf(screen)
+		err := t.print(ctx, &frame, width)
 		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 			return nil // Ctrl-C is how it ends
 		}
 		if err != nil {
 			return err
 		}
-		if err := draw(screen, frame.Bytes()); err != nil {
+		if err := draw(screen, frame.Bytes(), width, height); err != nil {
 			return err
 		}
 		select {
@@ -116,22 +129,28 @@ func (t *top) run(ctx context.Context, screen *os.File, every time.Duration) err
 	}
 }
 
-// draw writes a frame in place of the one before; what does not fit is left out.
-func draw(screen *os.File, frame []byte) error {
+// sizeOf is how many columns and lines a terminal has.
+func sizeOf(screen *os.File) (width, height int) {
 	width, height, err := term.GetSize(int(screen.Fd()))
 	if err != nil || width <= 0 || height <= 1 {
-		width, height = 80, 24
+		return 80, 24
 	}
+	return width, height
+}
+
+// draw writes a frame over the one before; what does not fit is left out.
+func draw(screen io.Writer, frame []byte, width, height int) error {
 	var b bytes.Buffer
-	b.WriteString("\x1b[H\x1b[2J")
+	b.WriteString("\x1b[H")
 	for i, line := range bytes.SplitAfter(frame, []byte("\n")) {
 		text := []rune(string(bytes.TrimSuffix(line, []byte("\n"))))
 		if i >= height-1 || len(text) == 0 {
 			break
 		}
-		b.WriteString(command.Harmless(string(text[:min(len(text), width)])) + "\r\n")
+		b.WriteString(command.Harmless(string(text[:min(len(text), width)])) + "\x1b[K\r\n")
 	}
-	_, err = screen.Write(b.Bytes())
+	b.WriteString("\x1b[J") // what is left of a longer one
+	_, err := screen.Write(b.Bytes())
 	return err
 }
 
@@ -146,7 +165,7 @@ func (t *top) add(q admin.Request) error {
 	return nil
 }
 
-func (t *top) print(ctx context.Context, w io.Writer) error {
+func (t *top) print(ctx context.Context, w io.Writer, width int) error {
 	var list []admin.Service
 	var err error
 	if len(t.selected.Names) > 0 {
@@ -166,5 +185,5 @@ func (t *top) print(ctx context.Context, w io.Writer) error {
 	})
 	recent, known := slices.Clone(t.recent), t.known
 	t.mu.Unlock()
-	return printer.Top(w, list, recent, known, now)
+	return printer.Top(w, list, recent, known, now, width)
 }

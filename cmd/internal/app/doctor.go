@@ -101,10 +101,15 @@ func engine(c selection.Containers) Check {
 		return Check{Name: "containers", OK: true, Said: "neither podman nor Docker was found: " + without}
 	case c.Engine == "":
 		return Check{Name: "containers", Said: c.Lacks, Mend: "mend it, or do without: --containers off"}
-	case c.NoGPUs != "":
-		return Check{Name: "containers", OK: true, Said: c.Engine + ", without GPUs"}
 	}
-	return Check{Name: "containers", OK: true, Said: c.Engine}
+	said := c.Engine
+	if c.NoGPUs != "" {
+		said += ", without GPUs"
+	}
+	if c.NoMemoryLimits != "" {
+		said += ", without limits of memory: " + c.NoMemoryLimits
+	}
+	return Check{Name: "containers", OK: true, Said: said}
 }
 
 func gpus(host selection.Host) Check {

@@ -7,6 +7,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/process"
@@ -37,7 +38,9 @@ func Explain(ctx context.Context, files []admin.File) ([]admin.Explanation, erro
 	if err != nil {
 		return nil, err
 	}
-	f, err := fleet.New(fleet.Config{Platform: platform, Store: NoStore{}, Models: Inspector{store}, Traffic: NoTraffic{}, Catalog: runtimes})
+	var f *fleet.Fleet
+	open := func(files service.Files) (credentials.Opened, error) { return f.Open(files) }
+	f, err = fleet.New(fleet.Config{Platform: platform, Store: NoStore{}, Models: Inspector{store, open}, Traffic: NoTraffic{}, Catalog: runtimes})
 	if err != nil {
 		return nil, err
 	}

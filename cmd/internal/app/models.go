@@ -15,6 +15,7 @@ import (
 	"roundhouse.dev/roundhouse/catalog"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
@@ -24,27 +25,54 @@ import (
 type fetcher struct {
 	*artifact.Store
 	downloads front.Downloads
+	opener
 }
 
-func (f fetcher) Fetch(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
+// opener puts together what files are fetched with; nil knows no credentials but the
+// environment.
+type opener func(service.Files) (credentials.Opened, error)
+
+// request is how files are asked for.
+func (o opener) request(f service.Files) (artifact.Request, error) {
+	if o == nil || f.Zero() {
+		return artifact.Request{URI: f.URI}, nil
+	}
+	opened, err := o(f)
+	if err != nil {
+		return artifact.Request{}, err
+	}
+	out := artifact.Request{URI: opened.URI}
+	if opened.Variables != nil || opened.Shown != "" || opened.Region != "" || opened.Authorities != "" || opened.Unverified {
+		out.Credentials = &artifact.Credentials{Variables: opened.Variables, Scope: opened.Scope, Shown: opened.Shown, From: opened.From, Region: opened.Region,
+			Authorities: opened.Authorities, Unverified: opened.Unverified}
+	}
+	return out, nil
+}
+
+// Fetch implements process.Fetcher.
+func (f fetcher) Fetch(ctx context.Context, files service.Files, progress func(done, total int64)) (string, error) {
+	req, err := f.request(files)
+	if err != nil {
+		return "", err
+	}
 	// A revision's model was settled when it was made: what is here is not
 	// compared with its source again, so a wake waits for nobody.
-	if path, ok := f.Lookup(artifact.Request{URI: uri}); ok {
+	if path, ok := f.Lookup(req); ok {
 		return path, nil
 	}
-	return f.download(ctx, uri, progress)
+	return f.download(ctx, req, progress)
 }
 
 // Pull downloads a model ahead of its use, or brings what is here up to date.
 func (f fetcher) Pull(ctx context.Context, uri string, progress func(done, total int64)) error {
-	_, err := f.download(ctx, uri, progress)
+	_, err := f.download(ctx, artifact.Request{URI: uri}, progress)
 	return err
 }
 
-func (f fetcher) download(ctx context.Context, uri string, progress func(done, total int64)) (string, error) {
+func (f fetcher) download(ctx context.Context, req artifact.Request, progress func(done, total int64)) (string, error) {
 	began := time.Now()
 	var last atomic.Int64
-	path, err := f.Store.Fetch(ctx, artifact.Request{URI: uri}, func(p artifact.Progress) {
+	path, err := f.Store.Fetch(ctx, req, func(p artifact.Progress) {
 		last.Store(p.Done)
 		if progress != nil {
 			progress(p.Done, p.Total)
@@ -55,15 +83,23 @@ func (f fetcher) download(ctx context.Context, uri string, progress func(done, t
 }
 
 // Inspector reads the attributes of models for a fleet.
-type Inspector struct{ *artifact.Store }
+type Inspector struct {
+	*artifact.Store
+	open opener
+}
 
 // inspectTimeout bounds how long a remote model's own files may take to read.
 const inspectTimeout = 15 * time.Second
 
-func (i Inspector) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
+// Inspect implements fleet.Models.
+func (i Inspector) Inspect(ctx context.Context, files service.Files) (service.Attributes, error) {
+	req, err := i.open.request(files)
+	if err != nil {
+		return service.Attributes{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
-	f, err := i.Peek(ctx, artifact.Request{URI: uri})
+	f, err := i.Peek(ctx, req)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = Missing{err}
@@ -74,7 +110,7 @@ func (i Inspector) Inspect(ctx context.Context, uri string) (service.Attributes,
 		f.From["framework.version"] = from
 	}
 	return service.Attributes{Format: service.NamedVersion{Name: f.Format}, Framework: service.NamedVersion{Name: f.Framework, Version: f.FrameworkVersion},
-		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, Bytes: f.Bytes, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
+		Architecture: f.Architecture, Quantization: f.Quantization, Parameters: f.Parameters, Diffusion: f.Diffusion, Bytes: f.Bytes, AdapterRank: f.AdapterRank, Environment: f.Environment, From: f.From}, nil
 }
 
 // Missing is the error for a model that certainly does not exist.
@@ -121,15 +157,32 @@ func (n *node) modelsInUse() []string {
 			if r.Model.Verbatim {
 				continue
 			}
-			if r.Model.URI != "" {
-				paths = append(paths, r.Model.URI)
-			}
-			for _, a := range r.Model.Adapters {
-				paths = append(paths, a.URI)
+			paths = n.inUse(paths, r.Model.Credentials.Of(r.Model.URI))
+			for _, uri := range r.Model.Others() {
+				paths = n.inUse(paths, r.Model.Credentials.Of(uri))
 			}
 		}
 	}
 	return paths
+}
+
+// inUse adds what the store knows files by.
+func (n *node) inUse(to []string, f service.Files) []string {
+	if f.URI == "" || f.Zero() {
+		if f.URI != "" {
+			to = append(to, f.URI)
+		}
+		return to
+	}
+	// While a secret is gone, or leads elsewhere, what it has fetched stays for when it
+	// is right again.
+	had := n.store.KeysOf(f.URI)
+	if req, err := n.open.request(f); err == nil {
+		if to = append(to, req.URI, req.Key()); slices.Contains(had, req.Key()) {
+			return to
+		}
+	}
+	return append(to, had...)
 }
 
 // tidy removes the models that are not used, once all that are used are known.

@@ -26,6 +26,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -56,6 +57,8 @@ type node struct {
 	scaler    *front.Scaler // nil for none
 	measures  *front.ServiceMetrics
 	downloads front.Downloads
+	bench     *benchmarks
+	open      opener
 }
 
 type nodeConfig struct {
@@ -74,6 +77,7 @@ type nodeConfig struct {
 
 func newNode(cfg nodeConfig) (*node, error) {
 	n := &node{cfg: cfg, log: cfg.log, downloads: front.NewDownloads()}
+	n.open = func(f service.Files) (credentials.Opened, error) { return n.fleet.Open(f) }
 	runtimes, err := Catalog()
 	if err != nil {
 		return nil, err
@@ -86,22 +90,24 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if n.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: demands, PoolRoles: true, Queue: cfg.access.Queue, Lost: func(id string) { n.platform.Suspect(id) }, Log: cfg.log}); err != nil {
 		return nil, err
 	}
-	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store, n.downloads}, Fingerprint: n.fingerprint,
-		Drain: n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Containers: cfg.containers, Env: cfg.hub.environment(), Logger: cfg.log})
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store, n.downloads, n.open}, Fingerprint: n.fingerprint,
+		Secret: func(k service.Key) (*service.Secret, bool) { return n.fleet.Secret(k) },
+		Drain:  n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Containers: cfg.containers, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}
 	if n.queries, err = promquery.New(promquery.DefaultConfig()); err != nil {
 		return nil, err
 	}
-	n.fleet, err = fleet.New(fleet.Config{Signals: &signals{n.traffic, n.platform, n.queries}, Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store}, Traffic: n.traffic, Routing: n.traffic,
-		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Report: n.report, Forgot: n.forgot, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}).Resume(), Log: cfg.log})
+	n.fleet, err = fleet.New(fleet.Config{Signals: &signals{n.traffic, n.platform, n.queries}, Platform: n.platform, Store: cfg.dir, Models: Inspector{n.store, n.open}, Traffic: n.traffic, Routing: n.traffic,
+		Fingerprint: n.fingerprint, Catalog: runtimes, URL: n.url, Report: n.report, Forgot: n.forgot, Routed: n.routed, Applied: n.applied, Usage: metering.New(metering.Config{Store: cfg.dir.Usage(), Log: cfg.log}).Resume(), Log: cfg.log})
 	if err != nil {
 		return nil, err
 	}
+	n.bench = n.newBenchmarks()
 	demands.fleet, n.measures = n.fleet, front.NewServiceMetrics(n.fleet)
 	n.live, err = admin.NewLive(admin.LiveConfig{Get: n.fleet.Get, Demand: n.traffic.Dispatcher.Demand, Pace: cfg.access.Requests.Pace, Machine: n.machine,
-		InFlight: n.traffic.InFlight, Load: n.traffic.Load, Events: cfg.events})
+		InFlight: n.traffic.InFlight, Load: n.traffic.Load, Endpoints: n.traffic.Dispatcher.Endpoints, Events: cfg.events})
 	if err != nil {
 		return nil, err
 	}
@@ -142,10 +148,11 @@ func (n *node) servers() error {
 		return err
 	}
 	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: n.cfg.version, Gateway: n.base(), Keys: n.cfg.access.Keys,
-		Models: fetcher{n.store, n.downloads}, Schemas: sync.OnceValues(jsonschema.Kinds),
+		Models: fetcher{n.store, n.downloads, n.open}, Schemas: sync.OnceValues(jsonschema.Kinds),
 		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
 		Requests:       n.cfg.access.Requests,
 		Events:         n.cfg.events,
+		Benchmark:      n.bench.Of,
 		Live:           n.live,
 		Infer:          n.server.Gateway.Handler(),
 		ViewerToken:    viewer,
@@ -171,6 +178,24 @@ func (n *node) forgot(k service.Key) {
 	n.cfg.events.Forget(k)
 	n.measures.Forget(k)
 	n.live.Forget(k)
+}
+
+// routed tells the journal and the console of objects of routing.
+func (n *node) routed(all []fleet.RoutingState) {
+	n.cfg.events.ObserveRoutes(admin.RoutesOf(all))
+	n.live.ObserveRoutes(all)
+}
+
+// applied tells the journal and the console what was done with runtimes, models and
+// benchmarks.
+func (n *node) applied(all []fleet.Change) {
+	n.live.Changed(admin.Lists)
+	for _, c := range all {
+		if c.ID.Kind == fleet.BenchmarkKind {
+			n.bench.jobs.Changed()
+		}
+		n.cfg.events.Tell(history.Event{Namespace: c.ID.Namespace, Object: c.ID.Kind + " " + c.ID.Name, Reason: history.Done(c.Action), Message: c.Action})
+	}
 }
 
 // machine measures what the replicas share.
@@ -287,8 +312,12 @@ func (d *demands) Sleep(ctx context.Context, pool string) error {
 func (d *demands) Report(pool string, _ autoscale.Demand) { d.fleet.Demanded(service.ParseKey(pool)) }
 
 // fingerprint tells the files of a model from later ones.
-func (n *node) fingerprint(ctx context.Context, uri string) string {
-	return n.store.Fingerprint(ctx, artifact.Request{URI: uri})
+func (n *node) fingerprint(ctx context.Context, f service.Files) string {
+	req, err := n.open.request(f)
+	if err != nil {
+		return ""
+	}
+	return n.store.Fingerprint(ctx, req)
 }
 
 // signals measure what the services of one machine scale on besides requests: the

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +14,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/cmd/internal/manifestfile"
 	"roundhouse.dev/roundhouse/cmd/internal/picking"
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -24,6 +27,7 @@ type Gateway struct {
 	Listen, GRPC, Metrics string
 	Log                   command.LogOptions
 	Front                 front.Options
+	Sharing               Sharing
 	Version               string
 }
 
@@ -51,11 +55,11 @@ func (o *Gateway) Run(ctx context.Context, out, logs io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, access.Close()) }()
 	access.Warn(log, listeners.Inference, listeners.GRPC)
-	p, err := newPools(front.TrafficConfig{Queue: access.Queue, Log: log})
+	p, err := newPools(front.TrafficConfig{Queue: access.Queue, Log: log}, &o.Sharing)
 	if err != nil {
 		return err
 	}
-	defer p.traffic.Close()
+	defer p.close()
 	server, err := front.NewServer(front.ServerConfig{Traffic: p.traffic, Access: access, Listeners: listeners, Metrics: p.metrics, Version: o.Version, Log: log})
 	if err != nil {
 		return err
@@ -70,7 +74,7 @@ func (o *Gateway) Run(ctx context.Context, out, logs io.Writer) (err error) {
 		if o.Watch {
 			src.Watch(ctx)
 		}
-	})
+	}, p.share.keep()...)
 }
 
 // refuseServices returns an error for each object that asks for something to
@@ -92,12 +96,22 @@ type pools struct {
 	routes  *fleet.Routes
 	traffic *front.Traffic
 	metrics *prometheus.Registry
+	share   *share
 }
 
-// newPools puts the parts together. The caller closes the traffic.
-func newPools(cfg front.TrafficConfig) (p pools, err error) {
+// newPools puts the parts together. The caller closes them.
+func newPools(cfg front.TrafficConfig, with *Sharing) (p pools, err error) {
 	p.metrics = prometheus.NewRegistry()
-	if p.traffic, err = front.NewTraffic(cfg); err != nil {
+	p.share, err = with.open(cfg.Log, func(endpoint string, blocks []uint64) { p.traffic.Dispatcher.Heard(endpoint, blocks) })
+	if err != nil {
+		return p, err
+	}
+	cfg.Sent = p.share.sent()
+	if p.traffic, err = front.NewTraffic(cfg); err == nil {
+		err = p.share.register(p.metrics)
+	}
+	if err != nil {
+		p.share.close()
 		return p, err
 	}
 	p.routes = fleet.NewRoutes(p.traffic, time.Now)
@@ -105,11 +119,18 @@ func newPools(cfg front.TrafficConfig) (p pools, err error) {
 	return p, nil
 }
 
+// close ends the traffic, and gives addresses back.
+func (p *pools) close() {
+	p.share.close()
+	p.traffic.Close()
+}
+
 // EndpointPicker picks endpoints among servers that already run, for Envoy.
 type EndpointPicker struct {
 	picking.Options
-	Files []string
-	Watch bool
+	Files   []string
+	Watch   bool
+	Sharing Sharing
 }
 
 // Run serves until ctx ends.
@@ -129,18 +150,22 @@ func (o *EndpointPicker) Run(ctx context.Context, out, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	pools, err := newPools(front.TrafficConfig{Scheduling: scheduling, Log: log})
+	pools, err := newPools(front.TrafficConfig{Scheduling: scheduling, Log: log}, &o.Sharing)
 	if err != nil {
 		return err
 	}
-	defer pools.traffic.Close()
-	p, err := picking.New(picking.Config{Server: server, Fallbacks: o.Fallbacks, Traffic: pools.traffic, Metrics: pools.metrics})
+	defer pools.close()
+	p, err := picking.New(picking.Config{Server: server, Fallbacks: o.Fallbacks, Traffic: pools.traffic, Metrics: pools.metrics, Keep: pools.share.keep()})
 	if err != nil {
 		return err
 	}
 	src := &manifestfile.Source{Objects: pools.routes, Log: log, Roots: o.Files, Watched: o.Watch, Refuse: refuseServices}
 	if err := src.First(ctx); err != nil {
 		return err
+	}
+	isPool := func(s fleet.RoutingState) bool { return s.Object.Routing.RoutingKind() == routing.KindPool }
+	if !o.Watch && !slices.ContainsFunc(pools.routes.Objects(), isPool) {
+		return fmt.Errorf("%s: no pool to pick for: write a Pool with the servers' addresses; an EndpointPickerConfig belongs to --config-file", strings.Join(o.Files, ", "))
 	}
 	return p.Run(ctx, o.Metrics, out, func(ctx context.Context) {
 		if o.Watch {

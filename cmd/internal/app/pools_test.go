@@ -242,7 +242,7 @@ func TestConfigFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for config, want := range map[string]string{
-		"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: no-hit-lru-scorer\nschedulingProfiles: [{name: a}]\n": "epp.yaml:4: plugins[0].type: no-hit-lru-scorer has no counterpart",
+		"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: context-length-aware\nschedulingProfiles: [{name: a}]\n": "epp.yaml:4: plugins[0].type: context-length-aware has no counterpart",
 		"# nothing\n": "has 0 documents of kind EndpointPickerConfig",
 	} {
 		file := filepath.Join(dir, "epp.yaml")
@@ -255,6 +255,13 @@ func TestConfigFile(t *testing.T) {
 		}
 	}
 	file := filepath.Join(dir, "epp.yaml")
+	o := EndpointPicker{Files: []string{file}, Options: picking.Options{Listen: "127.0.0.1:0", Health: "127.0.0.1:0"}}
+	if err := os.WriteFile(file, []byte("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer}]}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Run(t.Context(), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "no pool to pick for") || !strings.Contains(err.Error(), "--config-file") {
+		t.Errorf("a configuration in place of pools: %v", err)
+	}
 	good := "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: kv-cache-utilization-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: kv-cache-utilization-scorer}]}]\n"
 	if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/progress"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
@@ -79,13 +79,13 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *sl
 			return err
 		}
 	}
-	uri, err := fromStorage(uri)
+	uri, by, err := fromStorage(uri)
 	if err != nil {
 		return err
 	}
 	cfg := artifact.Config{PublicOnly: c.PublicOnly, HubEndpoint: hubDefault()}
 	fetch := func(progress func(artifact.Progress)) (string, error) {
-		return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri}, cfg, nil, nil, progress)
+		return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri, Credentials: by}, cfg, nil, nil, progress)
 	}
 	var held *os.File
 	if c.Store != "" {
@@ -100,7 +100,7 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *sl
 		defer func() { _ = s.Close() }()
 		held = s.Held()
 		fetch = func(progress func(artifact.Progress)) (string, error) {
-			return s.Fetch(ctx, artifact.Request{URI: uri}, progress)
+			return s.Fetch(ctx, artifact.Request{URI: uri, Credentials: by}, progress)
 		}
 	}
 	err = pull(uri, out, logs, fetch)
@@ -158,64 +158,42 @@ func pull(uri string, out, logs io.Writer, fetch func(func(artifact.Progress)) (
 const (
 	storageConfig   = "STORAGE_CONFIG"
 	storageOverride = "STORAGE_OVERRIDE_CONFIG"
-	// storageScheme begins a URI whose store and bucket they name.
-	storageScheme = "storage://"
 )
 
-// storageVariables are the variables that S3 is asked by, for each member.
-var storageVariables = map[string]string{
-	"endpoint_url": "AWS_ENDPOINT_URL_S3", "access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY",
-	"region": "AWS_REGION", "anonymous": "awsAnonymousCredential", "ca_bundle": "SSL_CERT_FILE",
-}
-
 // fromStorage sets the variables of the store that KServe's storage names, and
-// returns the URI of uri in it. Without a storage that is uri.
-func fromStorage(uri string) (string, error) {
+// returns the URI of uri in it, and what its certificates are checked by; nil for what
+// those of others are. Without a storage that is uri.
+func fromStorage(uri string) (string, *artifact.Credentials, error) {
 	said := map[string]string{}
 	for _, name := range []string{storageConfig, storageOverride} {
 		var one map[string]string
 		if raw := os.Getenv(name); raw != "" && json.Unmarshal([]byte(raw), &one) != nil {
-			return "", fmt.Errorf("%s is not a JSON object of strings: correct the key of the secret or the parameters that it comes from", name)
+			return "", nil, fmt.Errorf("%s is not a JSON object of strings: correct the key of the secret or the parameters that it comes from", name)
 		}
 		maps.Copy(said, one)
 	}
-	rest, open := strings.CutPrefix(uri, storageScheme)
-	if len(said) == 0 && !open {
-		return uri, nil
+	uri, variables, err := credentials.InStore(uri, said)
+	if err != nil {
+		return "", nil, err
 	}
-	kind := said["type"]
-	if kind == "" && strings.HasPrefix(uri, "s3://") {
-		kind = "s3"
+	delete(variables, "cabundle_configmap") // the kubelet alone could mount it
+	var by *artifact.Credentials
+	if a, u := variables[credentials.Authorities], variables[credentials.Unverified] != ""; a != "" || u {
+		by = &artifact.Credentials{Authorities: a, Unverified: u}
+		delete(variables, credentials.Authorities)
+		delete(variables, credentials.Unverified)
 	}
-	switch {
-	case kind == "" && open:
-		return "", errors.New(`storage: the type of the store is missing: give the key of the secret storage-config a "type", or the manifest parameters with one`)
-	case kind != "s3":
-		return "", fmt.Errorf("storage: stores of type %q are not supported, only s3", kind)
-	case open && said["bucket"] == "":
-		return "", errors.New(`storage: the bucket is missing: give the key of the secret storage-config a "bucket", or the manifest parameters with one`)
-	}
-	if open {
-		uri = "s3://" + said["bucket"] + "/" + strings.TrimPrefix(rest, "/")
-	}
-	return uri, setStorage(said)
-}
-
-// setStorage sets the variables of an S3 store.
-func setStorage(said map[string]string) error {
-	if said["access_key_id"] != "" {
+	if variables["AWS_ACCESS_KEY_ID"] != "" {
 		if err := os.Unsetenv("AWS_SESSION_TOKEN"); err != nil { // one of other keys
-			return err
+			return "", nil, err
 		}
 	}
-	for member, variable := range storageVariables {
-		if v := said[member]; v != "" {
-			if err := os.Setenv(variable, v); err != nil {
-				return fmt.Errorf("storage: %s: %w", member, err)
-			}
+	for variable, v := range variables {
+		if err := os.Setenv(variable, v); err != nil {
+			return "", nil, fmt.Errorf("storage: %s: %w", variable, err)
 		}
 	}
-	return nil
+	return uri, by, nil
 }
 
 // hubDefault is the Hub that a cluster's controller names to the containers that

@@ -18,6 +18,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 )
 
@@ -56,7 +57,7 @@ func pullTo(t *testing.T, uri, folder string, publicOnly bool) (string, error) {
 // noStorage has a test set variables as it likes.
 func noStorage(t *testing.T) {
 	t.Helper()
-	for _, v := range storageVariables {
+	for _, v := range credentials.MemberVariables() {
 		t.Setenv(v, "")
 	}
 	for _, v := range []string{storageConfig, storageOverride, "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "S3_ENDPOINT"} {
@@ -122,7 +123,7 @@ func TestStorageThatCannotBeRead(t *testing.T) {
 	for _, c := range []struct{ uri, config, override, says string }{
 		{"storage://iris", "", "", `"type"`},
 		{"storage://iris", `{"type":"s3"}`, "", `"bucket"`},
-		{"storage://iris", `{"type":"hdfs"}`, "", `"hdfs" are not supported`},
+		{"storage://iris", `{"type":"hdfs"}`, "", `"hdfs" are not supported, only s3 and gs`},
 		{"s3://models/iris", `{"type":"webhdfs"}`, "", `"webhdfs" are not supported`},
 		{"storage://iris", `not json s3cr3t`, "", "STORAGE_CONFIG is not a JSON object"},
 		{"storage://iris", "", `{"bucket": 7}`, "STORAGE_OVERRIDE_CONFIG is not a JSON object"},
@@ -167,7 +168,7 @@ func TestFetchedSchemes(t *testing.T) {
 		t.Errorf("service.FetchedSchemes are %v, read are %v", service.FetchedSchemes, want)
 	}
 	_, err = store.Fetch(t.Context(), artifact.Request{URI: "foo://x"}, nil)
-	if want := "artifact: foo://x: nothing is fetched from foo://: use one of file://, " + strings.Join(want, "://, ") + "://"; err == nil || err.Error() != want {
+	if want := "foo://x: nothing is fetched from foo://: use one of file://, " + strings.Join(want, "://, ") + "://"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

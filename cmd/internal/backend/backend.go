@@ -93,6 +93,16 @@ func (u Up) Describe(ctx context.Context, k service.Key) (admin.Service, error) 
 	return s, err
 }
 
+// Events implements Backend. What is told of a service that is gone remains; one of which
+// nothing is known must be there.
+func (u Up) Events(ctx context.Context, k *service.Key) ([]admin.NumberedEvent, error) {
+	list, err := u.Client.Events(ctx, k)
+	if err == nil && len(list) == 0 && k != nil {
+		_, err = u.Service(ctx, *k)
+	}
+	return list, err
+}
+
 // FollowChanges implements Backend: whatever changes on one machine is an event.
 func (u Up) FollowChanges(ctx context.Context, k *service.Key, changed func()) error {
 	return u.FollowEvents(ctx, k, func(admin.NumberedEvent) error {
@@ -131,7 +141,8 @@ func (u Up) DeleteObject(ctx context.Context, o fleet.Object) (admin.Change, err
 	case o.Model != nil && o.Model.FineTuned != nil:
 		return u.Delete(ctx, "weights", o.Key)
 	}
-	return u.Delete(ctx, map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models", dialect.KindBase: "bases"}[o.Kind], o.Key)
+	return u.Delete(ctx, map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models", dialect.KindBase: "bases", dialect.KindConfigMap: "configmaps", dialect.KindAccelerator: "acceleratorclasses", dialect.KindBenchmark: "benchmarkjobs",
+		dialect.KindSecret: "secrets", dialect.KindAccount: "serviceaccounts"}[o.Kind], o.Key)
 }
 
 // Target is where commands find a running `up` or a cluster, as flags and the

@@ -15,7 +15,6 @@ import (
 
 	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
-	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/history"
@@ -182,10 +181,19 @@ func (*Cluster) FollowRequests(context.Context, admin.RequestQuery, func(admin.R
 }
 
 // ids are the IDs of kinds whose plurals commands use.
-var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "reserves": dialect.ReserveID}
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "acceleratorclasses": dialect.AcceleratorID, "reserves": dialect.ReserveID}
 
 // Objects implements Backend.
 func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {
+	if kinds == "benchmarkjobs" {
+		return nil, errors.New("a BenchmarkJob is run by a running up: `roundhouse bench SERVICE --context CONTEXT` sends a load to a service of a cluster")
+	}
+	if kinds == "configmaps" {
+		return nil, errors.New("kubectl lists the ConfigMaps of a cluster")
+	}
+	if kinds == "secrets" || kinds == "serviceaccounts" {
+		return nil, fmt.Errorf("this program reads no %s of a cluster: kubectl lists them", kinds)
+	}
 	list, refused, err := c.Manifests(ctx, ids[kinds], "")
 	if err != nil {
 		return nil, err
@@ -199,6 +207,8 @@ func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, er
 			one = admin.RuntimeOf(*m.Runtime)
 		case m.Base != nil:
 			one = admin.BaseOf(*m.Base)
+		case m.Accelerator != nil:
+			one = admin.AcceleratorOf(*m.Accelerator)
 		default:
 			one = admin.ModelOf(*m.Model)
 		}
@@ -225,7 +235,7 @@ func (c *Cluster) Routing(ctx context.Context, namespace string) ([]admin.Routin
 	}
 	c.warn(refused...)
 	var members []route.Member
-	if slices.ContainsFunc(list, func(m *cluster.Manifest) bool { return m.Routing.RoutingKind() == routing.KindPool }) {
+	if slices.ContainsFunc(list, (*cluster.Manifest).IsPool) {
 		services, refused, err := c.Manifests(ctx, "service", namespace)
 		if c.warn(refused...); err != nil {
 			c.warn(err)
@@ -235,13 +245,9 @@ func (c *Cluster) Routing(ctx context.Context, namespace string) ([]admin.Routin
 		}
 	}
 	var out []admin.RoutingObject
-	for _, m := range list {
-		st := fleet.RoutingState{Object: m.Object, Status: dialect.ReadRoutingStatus(m.Routing, m.Status)}
-		if p, ok := m.Routing.(*routing.Pool); ok {
-			st.Status.Members = route.Members(p, members)
-		}
+	for i, st := range cluster.RoutingOf(list, members) {
 		one := admin.RoutingOf(st)
-		one.Rendered = m.Rendered()
+		one.Rendered = list[i].Rendered()
 		out = append(out, one)
 	}
 	return out, nil

@@ -117,7 +117,7 @@ func (c *Cluster) fleet(ctx context.Context) (f *fleet.Fleet, tidy func(), err e
 	if err == nil {
 		f, err = fleet.New(fleet.Config{Platform: anywhere{}, Store: app.NoStore{Store: discarding{}}, Models: reachable{app.Inspector{Store: store}}, Traffic: app.NoTraffic{}, Catalog: runtimes, Cluster: true})
 	}
-	for _, id := range []string{"runtime", "model", "weight", dialect.BaseID} {
+	for _, id := range []string{"runtime", "model", "weight", dialect.BaseID, dialect.AcceleratorID} {
 		if err != nil {
 			break
 		}
@@ -165,10 +165,11 @@ func (discarding) PutObject(fleet.Object) error { return nil }
 // reachable reads models that pods could read, as far as this machine can.
 type reachable struct{ app.Inspector }
 
-func (r reachable) Inspect(ctx context.Context, uri string) (service.Attributes, error) {
+func (r reachable) Inspect(ctx context.Context, f service.Files) (service.Attributes, error) {
+	uri := f.URI
 	switch scheme, _, _ := strings.Cut(uri, "://"); scheme {
 	case "file", "upload", uri:
 		return service.Attributes{}, app.Missing{Err: errors.New(onOneMachine(uri))}
 	}
-	return r.Inspector.Inspect(ctx, uri)
+	return r.Inspector.Inspect(ctx, f)
 }

@@ -20,16 +20,21 @@ var kinds = map[string]string{
 	"service": "services", "services": "services", "svc": "services", "modelservice": "services", "modelservices": "services",
 	"inferenceservice": "services", "inferenceservices": "services", "isvc": "services",
 	"llminferenceservice": "services", "llminferenceservices": "services", "llmisvc": "services",
+	"trainedmodel": "services", "trainedmodels": "services", "tm": "services",
 	"base": "bases", "bases": "bases", "llminferenceserviceconfig": "bases", "llminferenceserviceconfigs": "bases",
+	"configmap": "configmaps", "configmaps": "configmaps", "cm": "configmaps",
 	"runtime": "runtimes", "runtimes": "runtimes", "servingruntime": "runtimes", "servingruntimes": "runtimes",
 	"clusterservingruntime": "runtimes", "clusterservingruntimes": "runtimes",
 	"model": "models", "models": "models", "basemodel": "models", "basemodels": "models",
 	"clusterbasemodel": "models", "clusterbasemodels": "models",
 	"weight": "weights", "weights": "weights", "finetunedweight": "weights", "finetunedweights": "weights",
+	"acceleratorclass": "acceleratorclasses", "acceleratorclasses": "acceleratorclasses",
 	"reserve": "reserves", "reserves": "reserves",
+	"benchmarkjob": "benchmarkjobs", "benchmarkjobs": "benchmarkjobs",
+	"secret": "secrets", "secrets": "secrets", "serviceaccount": "serviceaccounts", "serviceaccounts": "serviceaccounts", "sa": "serviceaccounts",
 	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
 	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
-	"httproute": "httproutes", "httproutes": "httproutes",
+	"httproute": "httproutes", "httproutes": "httproutes", "grpcroute": "grpcroutes", "grpcroutes": "grpcroutes",
 	"inferencemodel": "inferencemodels", "inferencemodels": "inferencemodels",
 	"inferenceobjective": "inferenceobjectives", "inferenceobjectives": "inferenceobjectives",
 	"inferencemodelrewrite": "inferencemodelrewrites", "inferencemodelrewrites": "inferencemodelrewrites",
@@ -43,6 +48,7 @@ var routingKinds = map[string]func(admin.RoutingObject) bool{
 	"pools":                  func(o admin.RoutingObject) bool { return o.Type == "pool" },
 	"inferencepools":         func(o admin.RoutingObject) bool { return o.Kind == "InferencePool" },
 	"httproutes":             func(o admin.RoutingObject) bool { return o.Type == "httproute" },
+	"grpcroutes":             func(o admin.RoutingObject) bool { return o.Type == "grpcroute" },
 	"inferencemodels":        func(o admin.RoutingObject) bool { return o.Type == "inferencemodel" },
 	"inferenceobjectives":    func(o admin.RoutingObject) bool { return o.Type == "inferenceobjective" },
 	"inferencegraphs":        func(o admin.RoutingObject) bool { return o.Type == "inferencegraph" },
@@ -57,8 +63,8 @@ var foreign = map[string]string{
 	"event": eventsHint, "events": eventsHint, "ev": eventsHint,
 	"all": "without a kind, `roundhouse get` lists services", "wide": "did you mean -o wide?", "json": "did you mean -o json?", "yaml": "did you mean -o yaml?",
 	"key": "`roundhouse keys list` lists API keys", "keys": "`roundhouse keys list` lists API keys",
-	"node": "", "nodes": "", "no": "", "namespace": "", "namespaces": "", "ns": "", "secret": "", "secrets": "",
-	"configmap": "", "configmaps": "", "cm": "", "gateway": "", "gateways": "",
+	"node": "", "nodes": "", "no": "", "namespace": "", "namespaces": "", "ns": "",
+	"gateway": "", "gateways": "",
 }
 
 const (
@@ -77,7 +83,7 @@ func (s Selection) unknownKind(err error) error {
 	if hint != "" {
 		hint = "; " + hint
 	}
-	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, routes, pools and reserves%s", name, hint)
+	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, secrets and serviceaccounts%s", name, hint)
 }
 
 // notFound reports whether an error is of an object that does not exist.
@@ -157,7 +163,16 @@ func (s Selection) Services(ctx context.Context, b Backend) ([]admin.Service, er
 	return out, nil
 }
 
-// Objects returns the selected runtimes, models or weights.
+// singular is the name of a kind for one of it.
+func singular(plural string) string {
+	if one, ok := strings.CutSuffix(plural, "sses"); ok {
+		return one + "ss"
+	}
+	return strings.TrimSuffix(plural, "s")
+}
+
+// Objects returns the selected runtimes, models, weights, bases, accelerator classes
+// or benchmarks.
 func (s Selection) Objects(ctx context.Context, b Backend) ([]admin.Object, error) {
 	list, err := b.Objects(ctx, s.Kind)
 	if err != nil || len(s.Names) == 0 {
@@ -167,7 +182,7 @@ func (s Selection) Objects(ctx context.Context, b Backend) ([]admin.Object, erro
 		return !slices.ContainsFunc(s.Names, func(n string) bool { return s.Key(n).Name == o.Name })
 	})
 	if len(list) == 0 {
-		return nil, fmt.Errorf("no %s named %s: `roundhouse get %s` lists them", strings.TrimSuffix(s.Kind, "s"), strings.Join(s.Names, ", "), s.Kind)
+		return nil, fmt.Errorf("no %s named %s: `roundhouse get %s` lists them", singular(s.Kind), strings.Join(s.Names, ", "), s.Kind)
 	}
 	return list, nil
 }
@@ -197,7 +212,7 @@ func (s Selection) Routing(ctx context.Context, b Backend) ([]admin.RoutingObjec
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("no %s %s: `roundhouse get %s -A` lists them", strings.TrimSuffix(s.Kind, "s"), k, s.Kind)
+			return nil, fmt.Errorf("no %s %s: `roundhouse get %s -A` lists them", singular(s.Kind), k, s.Kind)
 		}
 	}
 	return out, nil

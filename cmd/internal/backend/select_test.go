@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -36,7 +37,7 @@ func TestUnknownKind(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	up := Up{&admin.Client{Base: server.URL}}
-	const kinds = "kinds are services, runtimes, models, weights, routes, pools and reserves"
+	const kinds = "kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, secrets and serviceaccounts"
 	for name, want := range map[string]string{
 		"pods":   "there is no kind pods and no service of that name; " + kinds + "; `roundhouse describe NAME` shows the replicas of a service",
 		"Events": "there is no kind Events and no service of that name; " + kinds + "; `roundhouse events NAME` shows what happened to a service",
@@ -48,7 +49,38 @@ func TestUnknownKind(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, want)
 		}
 	}
+	if s := Select([]string{"svc", "iris"}, "default", false); s.Kind != "services" || !s.KindGiven || len(s.Names) != 1 {
+		t.Errorf("svc is %+v", s)
+	}
 	if _, err := Select([]string{"service", "pods"}, "default", false).Services(t.Context(), up); err == nil || err.Error() != "no service pods" {
 		t.Errorf("with a kind: %v", err)
+	}
+}
+
+// TestEventsOfNobody: a service of which nothing is told must be there, or have been.
+func TestEventsOfNobody(t *testing.T) {
+	answers := map[string]string{"/api/v1/events?service=default%2Fgone": `[{"reason":"Deleted"}]`, "/api/v1/services/default/quiet": `{}`}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.String()]
+		switch {
+		case ok:
+		case r.URL.Path == "/api/v1/events":
+			answer = "[]"
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			answer = `{"error":"no service ` + path.Base(r.URL.Path) + `"}`
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	up := Up{&admin.Client{Base: server.URL}}
+	for name, want := range map[string]string{"gone": "1 <nil>", "quiet": "0 <nil>", "nobody": "0 no service nobody"} {
+		list, err := up.Events(t.Context(), &service.Key{Namespace: "default", Name: name})
+		if got := fmt.Sprint(len(list), " ", err); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if list, err := up.Events(t.Context(), nil); len(list) > 0 || err != nil {
+		t.Errorf("of all: %v, %v", list, err)
 	}
 }

@@ -5,9 +5,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -65,11 +67,14 @@ func (o *LogOptions) Check() error {
 func (o *LogOptions) JSON() bool { return o.Format == LogJSON }
 
 // New is a log that writes to w. What libraries log by themselves goes there too:
-// it is the process's log.
+// it is the process's log. The process goes on when nobody reads the log any more.
 func (o *LogOptions) New(w io.Writer) (*slog.Logger, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
+	// In `up | tee` Ctrl-C ends tee first, and the next line would end up before it has
+	// ended what it started. A signal that is ignored would be so in children too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	options := &slog.HandlerOptions{Level: o.Level}
 	if o.Verbose {
 		options.Level = slog.LevelDebug

@@ -65,6 +65,39 @@ func Screen(w io.Writer) (*os.File, bool) {
 	return f, ok && os.Getenv("TERM") != "dumb"
 }
 
+// Width is how many characters a line has on the terminal that w is written to; 0 where it
+// is none, or not known.
+func Width(w io.Writer) int {
+	f, ok := Terminal(w)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return max(width, 0)
+}
+
+// Folded is text whose lines are broken between words where they have more than width
+// characters; what follows a break is indented. With 0 it is text.
+func Folded(text string, width, indent int) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		for width > indent && utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > width {
+			head := string([]rune(line)[:width+1])
+			at := strings.LastIndexByte(head, ' ')
+			if at < 0 || strings.TrimSpace(head[:at]) == "" {
+				break // a word that fits nowhere
+			}
+			b.WriteString(strings.TrimRight(line[:at], " ") + "\n")
+			line = strings.Repeat(" ", indent) + line[at+1:]
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
 // Terminal is the terminal that w, which may be Visible, is written to, if it is one.
 func Terminal(w io.Writer) (*os.File, bool) {
 	if v, ok := w.(*visible); ok {

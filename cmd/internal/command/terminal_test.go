@@ -54,3 +54,17 @@ func TestStandardInput(t *testing.T) {
 		t.Errorf("after the signal: %v", err)
 	}
 }
+
+func TestFolded(t *testing.T) {
+	text := "ok  name  one two three\n\nshort\na-word-that-fits-nowhere at all\n"
+	for width, want := range map[int]string{
+		0:  text,
+		23: "ok  name  one two three\n\nshort\na-word-that-fits-nowhere at all\n",
+		14: "ok  name  one\n  two three\n\nshort\na-word-that-fits-nowhere at all\n",
+		10: "ok  name\n  one two\n  three\n\nshort\na-word-that-fits-nowhere at all\n",
+	} {
+		if got := Folded(text, width, 2); got != want {
+			t.Errorf("%d characters: %q, want %q", width, got, want)
+		}
+	}
+}

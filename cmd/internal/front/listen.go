@@ -37,6 +37,8 @@ type Listeners struct {
 	Inference     net.Listener
 	GRPC, Metrics net.Listener // nil: none
 	Health        net.Listener // nil: with the metrics, if anywhere
+	// HTTPS is a second address for inference; nil: none.
+	HTTPS net.Listener
 }
 
 // OpenListeners opens the addresses that --listen, --grpc-listen,
@@ -67,7 +69,7 @@ func OpenListeners(inference, grpc, metrics, health string) (l Listeners, err er
 
 // Close closes those that their servers have not.
 func (l Listeners) Close() {
-	for _, l := range []net.Listener{l.Inference, l.GRPC, l.Metrics, l.Health} {
+	for _, l := range []net.Listener{l.Inference, l.HTTPS, l.GRPC, l.Metrics, l.Health} {
 		if l != nil {
 			_ = l.Close() // its server has closed it, or there was none
 		}

@@ -61,12 +61,16 @@ func (s *scraping) pool(f *dispatch.PoolConfig, m routing.Metrics, e service.KVE
 	for i := range parts {
 		scaled := slices.ContainsFunc(parts[i].Limits.Measured(), func(m service.MetricTarget) bool { return m.Metric.Engine() })
 		for _, r := range parts[i].Replicas {
-			at, apart := metricsAt(&r, m)
-			if at != "" && r.Serving() && (f.Shared && !roles || f.Protocol == service.ProtocolOpenAI || apart || scaled) {
-				targets = append(targets, scrape.Target{ID: r.ID, URL: "http://" + at, Engine: m.Engine})
+			if !r.Serving() {
+				continue
 			}
-			if source, ok := eventsOf(&r, e); ok && r.Serving() {
-				sources = append(sources, source)
+			ranks := parts[i].Ranks(&r)
+			at, apart := metricsAt(&r, m)
+			if at != "" && (f.Shared && !roles || f.Protocol == service.ProtocolOpenAI || apart || scaled) {
+				targets = append(targets, targetsOf(&r, ranks, scrape.Target{ID: r.ID, URL: "http://" + at, Engine: m.Engine})...)
+			}
+			if source, ok := eventsOf(&r, e); ok {
+				sources = append(sources, sourcesOf(&r, ranks, source)...)
 			}
 		}
 	}
@@ -76,6 +80,41 @@ func (s *scraping) pool(f *dispatch.PoolConfig, m routing.Metrics, e service.KVE
 	if err := s.events.SetPool(f.Ref().String(), sources); err != nil {
 		s.log.Warn("an endpoint's KV events are not followed", slog.Any("error", err))
 	}
+}
+
+// targetsOf are where the metrics of a replica's data-parallel ranks are read: at the
+// replica's own address, where they have labels, or at a port of each.
+func targetsOf(r *replica.Replica, ranks int, one scrape.Target) []scrape.Target {
+	if ranks == 1 || !r.DataParallel.Ports {
+		one.Ranks = ranks
+		return []scrape.Target{one}
+	}
+	at, path, _ := strings.Cut(strings.TrimPrefix(one.URL, "http://"), "/")
+	if path != "" {
+		path = "/" + path
+	}
+	out := make([]scrape.Target, ranks)
+	for n := range out {
+		out[n] = scrape.Target{ID: replica.RankID(r.ID, n), URL: "http://" + replica.OffsetPort(at, n) + path, Engine: one.Engine}
+	}
+	return out
+}
+
+// sourcesOf are where a replica's data-parallel ranks publish their KV events: each at
+// a port higher by its number. Those of other hosts cannot be followed.
+func sourcesOf(r *replica.Replica, ranks int, one kvevents.Source) []kvevents.Source {
+	if ranks == 1 {
+		return []kvevents.Source{one}
+	}
+	out := make([]kvevents.Source, min(ranks, r.DataParallel.Local))
+	for n := range out {
+		out[n] = one
+		out[n].ID, out[n].Address = replica.RankID(r.ID, n), replica.OffsetPort(one.Address, n)
+		if one.Replay != "" {
+			out[n].Replay = replica.OffsetPort(one.Replay, n)
+		}
+	}
+	return out
 }
 
 // eventsOf is where a replica publishes its KV events. As with metrics, what a

@@ -2,6 +2,7 @@ package front
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,20 +17,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
+	"roundhouse.dev/roundhouse/internal/edge/gateway/outside"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/rawgrpc"
 )
 
 // DrainGrace is how long a stopping server lets requests and replicas finish.
 const DrainGrace = 30 * time.Second
 
-// ServerConfig is what a Server is put together of. All but Picker and
+// ServerConfig is what a Server is put together of. All but HTTPS, Picker, Reach and
 // Version are required.
 type ServerConfig struct {
 	Traffic   *Traffic
 	Access    *Access
 	Listeners Listeners
 	Metrics   *prometheus.Registry
+	HTTPS     *tls.Config    // of that listener
 	Picker    gateway.Picker // nil: endpoint pickers of pools are not asked
+	Reach     outside.Reach  // gateway.Config's
 	Version   string
 	// Leave is for how long requests are still taken after the server was
 	// asked to stop, while /readyz says no: whoever sends requests here needs a
@@ -38,10 +42,11 @@ type ServerConfig struct {
 	Log   *slog.Logger
 }
 
-// Server answers requests over HTTP and, with a listener for it, gRPC.
+// Server answers requests over HTTP, and over gRPC at the same port and, with a listener
+// for it, at its own.
 type Server struct {
 	Gateway *gateway.Gateway
-	GRPC    *rawgrpc.Server // nil without a listener
+	GRPC    *rawgrpc.Server
 	cfg     ServerConfig
 	ready   atomic.Bool
 }
@@ -54,16 +59,17 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}
 	gw := gateway.DefaultConfig()
 	gw.Listen, gw.Version, gw.DrainTimeout = cfg.Listeners.Inference.Addr().String(), cfg.Version, DrainGrace
-	gw.Heard, gw.Picker = cfg.Traffic.Heard, cfg.Picker
+	gw.Heard, gw.Picker, gw.Reach = cfg.Traffic.Heard, cfg.Picker, cfg.Reach
 	cfg.Access.Configure(&gw)
-	var err error
-	if s.Gateway, err = gateway.New(gw, cfg.Traffic.Dispatcher, cfg.Log, cfg.Metrics); err != nil || cfg.Listeners.GRPC == nil {
-		return s, err
-	}
 	raw := rawgrpc.DefaultConfig()
 	raw.Version, raw.DrainTimeout = cfg.Version, DrainGrace
 	cfg.Access.ConfigureGRPC(&raw)
-	s.GRPC, err = rawgrpc.New(raw, cfg.Traffic.Dispatcher, cfg.Log, cfg.Metrics)
+	var err error
+	if s.GRPC, err = rawgrpc.New(raw, cfg.Traffic.Dispatcher, cfg.Log, cfg.Metrics); err != nil {
+		return s, err
+	}
+	gw.GRPC = s.GRPC
+	s.Gateway, err = gateway.New(gw, cfg.Traffic.Dispatcher, cfg.Log, cfg.Metrics)
 	return s, err
 }
 
@@ -71,9 +77,10 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 // request has its answer.
 func (s *Server) Serve(ctx context.Context, serve func(name string, f func() error)) {
 	serve("gateway", func() error { return s.Gateway.Serve(ctx, s.cfg.Listeners.Inference) })
-	if s.GRPC != nil {
-		serve("gRPC", func() error { return s.GRPC.Serve(ctx, s.cfg.Listeners.GRPC) })
+	if s.cfg.Listeners.HTTPS != nil {
+		serve("gateway over TLS", func() error { return s.Gateway.ServeTLS(ctx, s.cfg.Listeners.HTTPS, s.cfg.HTTPS) })
 	}
+	serve("gRPC", func() error { return s.GRPC.Serve(ctx, s.cfg.Listeners.GRPC) })
 }
 
 // SetReady has /readyz report ready. It reports not ready before, and again

@@ -211,8 +211,7 @@ func (t *Traffic) explainer(v *fleet.View, of dispatch.PoolConfig) dispatch.Pool
 	return p
 }
 
-// payloads are what the gateway does with the payloads of a role's requests. A
-// gateway that may reach public addresses alone sends nothing to a logger.
+// payloads are what the gateway does with the payloads of a role's requests.
 func (t *Traffic) payloads(p *dispatch.PoolConfig, v *fleet.View, role service.Role) {
 	p.KeepBodies = v.Service.KeepBodies
 	c := v.Service.Components.Get(role)
@@ -220,7 +219,7 @@ func (t *Traffic) payloads(p *dispatch.PoolConfig, v *fleet.View, role service.R
 		return
 	}
 	p.Batcher = c.Batcher
-	if c.Logger == nil || t.mu.public {
+	if c.Logger == nil {
 		return
 	}
 	p.Logger = &dispatch.Logger{Logger: *c.Logger, Service: v.Key, Component: role}
@@ -291,7 +290,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	if len(v.Access.Names) > 0 {
 		f.ServedName = v.Access.Names[0]
 	}
-	if c := v.Service.Scheduling; c != nil {
+	if c := v.Scheduling; c != nil {
 		schedule(&f, c)
 	}
 	if v.Service.SharesPrefixes() && f.Picker.IsZero() {
@@ -498,14 +497,22 @@ func (f *facts) compose(p *routing.Pool) dispatch.PoolConfig {
 		}
 	}
 	out.Replicas = append(out.Replicas, others(f.pods[p.Key], out.Members)...)
+	ranks := service.DataParallel{Size: p.DataParallelSize, Local: p.DataParallelSize}
+	for i := range out.Replicas {
+		if r := &out.Replicas[i]; ranks.Size > 0 {
+			r.DataParallel = ranks
+		}
+	}
 	for _, a := range f.addresses(p) {
 		// One server is one endpoint in all pools that have it.
-		r := replica.Replica{ID: "address-" + a, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a, Created: p.Created}
+		r := replica.Replica{ID: "address-" + a, Role: service.RoleEngine, Phase: replica.Ready, HTTP: a, DataParallel: ranks, Created: p.Created}
 		if p.Protocol == service.ProtocolGRPCV2 {
 			r.GRPC = a
 		}
 		if slices.Contains(p.Prefill, a) {
 			r.Role = service.RolePrefill
+		} else if slices.Contains(p.Encode, a) {
+			r.Role = service.RoleEncode
 		}
 		if why := f.health[p.Key][a]; why != "" {
 			r.Phase, r.Message = replica.Failed, a+": "+why

@@ -13,6 +13,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/edge/endpoints"
+	"roundhouse.dev/roundhouse/internal/edge/kvevents"
 	"roundhouse.dev/roundhouse/internal/edge/scrape"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -60,6 +61,19 @@ func TestPublicOnly(t *testing.T) {
 	}
 	if got := of(true); !slices.Equal(got, []string{"203.0.113.4:80"}) {
 		t.Errorf("in a cluster requests go to %v", got)
+	}
+}
+
+// TestRolesOfAddresses: what a server is for is what its list in the Pool says.
+func TestRolesOfAddresses(t *testing.T) {
+	f := facts{}
+	pool := &routing.Pool{Meta: service.Meta{Key: service.ParseKey("a/p")}, Addresses: []string{"10.0.0.7:80", "10.0.0.8:80", "10.0.0.9:80"}, Prefill: []string{"10.0.0.8:80"}, Encode: []string{"10.0.0.9:80"}}
+	var roles []service.Role
+	for _, r := range f.compose(pool).Replicas {
+		roles = append(roles, r.Role)
+	}
+	if want := []service.Role{service.RoleEngine, service.RolePrefill, service.RoleEncode}; !slices.Equal(roles, want) {
+		t.Errorf("roles %v, want %v", roles, want)
 	}
 }
 
@@ -175,5 +189,28 @@ func TestScheduling(t *testing.T) {
 	want.MaxQueue, want.MaxConcurrency = 1, 2
 	if own.Bounds != want || own.Picker.Preset != "llm-d" || own.Picker.Scorers != nil {
 		t.Errorf("a pool with its own: %+v %+v", own.Bounds, own.Picker)
+	}
+}
+
+// TestWhereRanksAreRead: the metrics of ranks are at the replica's address, or at each
+// one's port; KV events are always at a port of each, of those of the replica's host.
+func TestWhereRanksAreRead(t *testing.T) {
+	r := replica.Replica{ID: "a", HTTP: "10.0.0.1:8000", DataParallel: service.DataParallel{Size: 4, Local: 2}}
+	one := scrape.Target{ID: "a", URL: "http://10.0.0.1:8000/metrics", Engine: "vllm"}
+	if got := targetsOf(&r, 4, one); len(got) != 1 || got[0] != (scrape.Target{ID: "a", URL: one.URL, Engine: "vllm", Ranks: 4}) {
+		t.Errorf("%+v", got)
+	}
+	events := kvevents.Source{ID: "a", Address: "10.0.0.1:5557", Replay: "10.0.0.1:6557", Topic: "kv"}
+	want := []kvevents.Source{{ID: "a@0", Address: "10.0.0.1:5557", Replay: "10.0.0.1:6557", Topic: "kv"}, {ID: "a@1", Address: "10.0.0.1:5558", Replay: "10.0.0.1:6558", Topic: "kv"}}
+	if got := sourcesOf(&r, 4, events); !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	r.DataParallel = service.DataParallel{Size: 2, Local: 2, Ports: true}
+	targets := []scrape.Target{{ID: "a@0", URL: "http://10.0.0.1:8000/metrics", Engine: "vllm"}, {ID: "a@1", URL: "http://10.0.0.1:8001/metrics", Engine: "vllm"}}
+	if got := targetsOf(&r, 2, one); !slices.Equal(got, targets) {
+		t.Errorf("%+v", got)
+	}
+	if got := sourcesOf(&r, 1, events); !slices.Equal(got, []kvevents.Source{events}) {
+		t.Errorf("without ranks: %+v", got)
 	}
 }

@@ -61,7 +61,7 @@ func (b *Batch) Run(ctx context.Context, gateway Gateway, k service.Key, std Str
 	p := progress.New(std.Err)
 	p.Start(k.Name, size)
 	var mu sync.Mutex
-	a := asker{key: k, model: ModelName(k), gateway: gateway, headers: b.Headers, timeout: b.Timeout, retries: b.Retries, client: b.client(gateway.Transport)}
+	a := asker{key: k, model: k.Short(), gateway: gateway, headers: b.Headers, timeout: b.Timeout, retries: b.Retries, client: b.client(gateway.Transport)}
 	a.log = func(level int, format string, args ...any) {
 		if level <= b.Verbose {
 			mu.Lock()

@@ -21,15 +21,6 @@ import (
 // MaxRequestBytes bounds a request read from a file or standard input.
 const MaxRequestBytes = 64 << 20
 
-// ModelName is how requests name a service: without its namespace if that is the
-// default one.
-func ModelName(k service.Key) string {
-	if k.Namespace == service.DefaultNamespace {
-		return k.Name
-	}
-	return k.String()
-}
-
 // Surface returns the path that a request goes to, which the names of its fields
 // tell. OpenAI's bodies carry the model's name; Surface adds it where it is
 // missing.
@@ -167,11 +158,11 @@ func fromAPIServer(raw []byte) bool {
 // Example returns lines that show a request that a service answers. sample is a file
 // with a body for it, "" for none.
 func Example(base string, k service.Key, p service.Protocol, sample string) []string {
-	name := strings.ReplaceAll(ModelName(k), "/", "%2F")
+	name := strings.ReplaceAll(k.Short(), "/", "%2F")
 	const asJSON = "-H 'Content-Type: application/json'"
 	switch {
 	case p == service.ProtocolOpenAI:
-		return []string{fmt.Sprintf(`curl -N %s/v1/chat/completions %s -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, asJSON, ModelName(k))}
+		return []string{fmt.Sprintf(`curl -N %s/v1/chat/completions %s -d '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello"}]}'`, base, asJSON, k.Short())}
 	case p != service.ProtocolV1 && p != service.ProtocolV2:
 		return nil
 	case sample != "":

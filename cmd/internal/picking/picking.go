@@ -252,7 +252,7 @@ func (p picking) Admit(ctx context.Context, pool service.Key, r dispatch.Request
 }
 
 // others are the endpoints of the grant's pool to try when its own fails:
-// those with the fewest requests first.
+// those with the fewest requests first, of the rank that the request's header names.
 func (p picking) others(g *dispatch.Grant, subset []string) (out []string) {
 	_, name, _ := strings.Cut(g.Service(), "pool ")
 	all := p.Endpoints(routing.PoolRef(service.ParseKey(name)))
@@ -261,7 +261,7 @@ func (p picking) others(g *dispatch.Grant, subset []string) (out []string) {
 		if len(out) == p.fallbacks {
 			break
 		}
-		if e.Open && e.Role != service.RolePrefill && e.Address != g.Address() && (subset == nil || slices.Contains(subset, e.Address)) {
+		if e.Open && e.Role != service.RolePrefill && e.Role != service.RoleEncode && e.Address != g.Address() && e.Rank == g.Rank() && (subset == nil || slices.Contains(subset, e.Address)) {
 			out = append(out, e.Address)
 		}
 	}

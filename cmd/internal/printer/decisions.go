@@ -53,13 +53,18 @@ func decisions(w io.Writer, h fleet.ScaleHistory, terminal bool) error {
 	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(tw, "TIME\tREADY\tSTARTING\tDESIRED\tARRIVALS/S\tSERVICE TIME\tLOAD\tBACKLOG\tWHY")
+	last := ""
 	for _, d := range h.Decisions {
 		took := "-"
 		if s := d.Inputs.Service; s > 0 {
 			took = time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
 		}
-		_, _ = fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Time.Local().Format(time.DateTime), d.Ready, d.Starting, d.Desired,
+		line := fmt.Sprintf("%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s", d.Ready, d.Starting, d.Desired,
 			decimal(d.Inputs.Rate), took, decimal(d.Inputs.Load), decimal(d.Inputs.Backlog), d.Why)
+		if line != last { // nothing but the time differs
+			_, _ = fmt.Fprintf(tw, "%s\t%s\n", d.Time.Local().Format(time.DateTime), line)
+		}
+		last = line
 	}
 	return tw.Flush()
 }

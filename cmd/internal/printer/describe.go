@@ -247,15 +247,27 @@ func describeReplica(w io.Writer, s admin.Service, r replica.Replica, process bo
 	}
 	columns := []string{"  " + r.ID, string(r.Role), orDash(revisionOf(s, r)), string(r.Phase)}
 	if process {
-		waiting, kv := "-", "-"
-		if e := s.Engines[r.ID]; e.Waiting != nil {
-			waiting = strconv.Itoa(*e.Waiting)
-		}
-		if e := s.Engines[r.ID]; e.KV != nil {
-			kv = fmt.Sprintf("%.0f %%", *e.KV*100)
-		}
-		columns = append(columns, strconv.Itoa(s.InFlight[r.ID]), waiting, kv, size(r.Memory), strconv.Itoa(r.PID))
+		columns = append(append(columns, trafficOf(s, r.ID)...), size(r.Memory), strconv.Itoa(r.PID))
 	}
 	columns = append(columns, orDash(r.HTTP), strconv.Itoa(r.Restarts), age(r.Created, now), command.OneLine(message))
 	_, _ = fmt.Fprintln(w, strings.Join(columns, "\t"))
+	if !process {
+		return
+	}
+	for _, id := range r.Ranks() {
+		_, _ = fmt.Fprintln(w, strings.Join(append([]string{"  " + id, "", "", ""}, trafficOf(s, id)...), "\t"))
+	}
+}
+
+// trafficOf is how many requests a replica or a data-parallel rank of one has, how many
+// wait in its engine, and how much of its KV memory is in use.
+func trafficOf(s admin.Service, id string) []string {
+	waiting, kv := "-", "-"
+	if e := s.Engines[id]; e.Waiting != nil {
+		waiting = strconv.Itoa(*e.Waiting)
+	}
+	if e := s.Engines[id]; e.KV != nil {
+		kv = fmt.Sprintf("%.0f %%", *e.KV*100)
+	}
+	return []string{strconv.Itoa(s.InFlight[id]), waiting, kv}
 }

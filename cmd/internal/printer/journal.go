@@ -76,6 +76,9 @@ func Requests(w io.Writer, output string) *Lines[admin.Request] {
 			if name := cmp.Or(r.KeyName, r.Key); name != "" {
 				notes = append(notes, "key "+name)
 			}
+			if r.Reason != "" {
+				notes = append(notes, r.Reason)
+			}
 			if r.Cut != "" {
 				notes = append(notes, "cut: "+r.Cut)
 			}

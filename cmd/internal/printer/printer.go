@@ -132,7 +132,8 @@ func Explanations(w io.Writer, list []admin.Explanation, output string, all bool
 	return nil
 }
 
-// Objects prints runtimes, models, weights or bases, which kind names.
+// Objects prints runtimes, models, weights, bases, accelerator classes or benchmarks,
+// which kind names.
 func Objects(w io.Writer, list []admin.Object, kind, output string, single bool) error {
 	switch output {
 	case "json", "yaml":
@@ -151,10 +152,27 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 		return None(w, kind)
 	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	if kind == "bases" {
+	if kind == "benchmarkjobs" {
+		return benchmarks(w, list)
+	}
+	if kind == "bases" || kind == "configmaps" {
 		_, _ = fmt.Fprintln(tw, "NAMESPACE\tNAME")
 		for _, o := range list {
 			_, _ = fmt.Fprintf(tw, "%s\t%s\n", o.Namespace, o.Name)
+		}
+		return tw.Flush()
+	}
+	if kind == "acceleratorclasses" {
+		_, _ = fmt.Fprintln(tw, "NAME\tACCELERATOR")
+		for _, o := range list {
+			_, _ = fmt.Fprintf(tw, "%s\t%s\n", o.Name, orDash(o.Accelerator))
+		}
+		return tw.Flush()
+	}
+	if column := map[string]string{"secrets": "KEYS", "serviceaccounts": "SECRETS"}[kind]; column != "" {
+		_, _ = fmt.Fprintf(tw, "NAMESPACE\tNAME\t%s\n", column)
+		for _, o := range list {
+			_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\n", o.Namespace, o.Name, orDash(o.Formats))
 		}
 		return tw.Flush()
 	}
@@ -182,13 +200,13 @@ func Copies(w io.Writer, list []artifact.Copy, output string, now time.Time) err
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintln(tw, "URI\tSIZE\tUSED\tFOLDER")
+	_, _ = fmt.Fprintln(tw, "URI\tSIZE\tPINNED\tUSED\tFOLDER")
 	for _, c := range list {
-		size := command.SizeText(c.Bytes)
+		pinned := "-"
 		if c.Pinned {
-			size += " (pinned)"
+			pinned = "yes"
 		}
-		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s ago\t%s\n", orDash(c.Source), size, age(c.Used, now), c.Path)
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s ago\t%s\n", orDash(c.Source), command.SizeText(c.Bytes), pinned, age(c.Used, now), c.Path)
 	}
 	return tw.Flush()
 }

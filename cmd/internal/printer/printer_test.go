@@ -134,6 +134,9 @@ func TestScaleHistories(t *testing.T) {
 				t.Errorf("terminal %t: want %q in\n%s", terminal, part, &b)
 			}
 		}
+		if strings.Count(b.String(), "calm") != 1 {
+			t.Errorf("a line is repeated:\n%s", &b)
+		}
 		if strings.Contains(b.String(), "desired replicas") != terminal {
 			t.Errorf("terminal %t:\n%s", terminal, &b)
 		}

@@ -89,6 +89,15 @@ func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 		line("Gateway", "%s", p.Name)
 	}
 	_ = tw.Flush()
+	if len(o.Rules) > 0 {
+		_, _ = fmt.Fprintln(w, "\nRules:")
+	}
+	for _, r := range o.Rules {
+		_, _ = fmt.Fprintf(w, "  %s to %s\n", r.From, orDash(r.To))
+		for _, does := range r.Handling {
+			_, _ = fmt.Fprintf(w, "    %s\n", command.OneLine(does))
+		}
+	}
 	if len(o.Endpoints) > 0 {
 		_, _ = fmt.Fprintln(w, "\nEndpoints:")
 		_, _ = fmt.Fprintln(tw, "  ADDRESS\tSTATE\tREQUESTS\tWAITING\tKV\tANSWERED\tFAILED\tFIRST-BYTE")
@@ -105,7 +114,7 @@ func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 				kv = fmt.Sprintf("%.0f %%", l.KV*100)
 			}
 		}
-		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(e.Address, e.GRPC, e.ID), state, e.InFlight, waiting, kv,
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\n", endpointName(e), state, e.InFlight, waiting, kv,
 			e.Record.Results["answered"], e.Record.Failures(), millis(e.Record.Latency().Seconds()*1000))
 	}
 	_ = tw.Flush()
@@ -114,6 +123,15 @@ func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), command.OneLine(c.Message))
 	}
 	_ = tw.Flush()
+}
+
+// endpointName is where an endpoint is, with its rank.
+func endpointName(e dispatch.Endpoint) string {
+	at := cmp.Or(e.Address, e.GRPC, e.ID)
+	if e.Rank != "" {
+		at += "@" + e.Rank
+	}
+	return at
 }
 
 // endpointState is the state of an endpoint, and its reason.

@@ -185,7 +185,7 @@ func standby(s admin.Service) string {
 		}
 		text := strings.TrimPrefix(service.AsleepAt(r.Standby), "asleep at ")
 		if r.Woke != nil {
-			text += fmt.Sprintf(", last woken in %s", time.Duration(r.Woke.Seconds*float64(time.Second)).Round(10*time.Millisecond))
+			text += fmt.Sprintf(", last woken in %s", time.Duration(r.Woke.Seconds*float64(time.Second)).Round(time.Millisecond))
 		}
 		return text
 	}

@@ -38,6 +38,31 @@ func (t *table) fit(rows ...[]string) {
 	}
 }
 
+// fitted leaves columns out of a table, in the order of drop, until its lines have at
+// most width characters; with 0 all stay.
+func fitted(width int, heads []string, rows [][]string, drop []string) ([]string, [][]string) {
+	rows = append([][]string{heads}, rows...)
+	for _, name := range drop {
+		all := 0
+		for i := range rows[0] {
+			widest := 0
+			for _, row := range rows {
+				widest = max(widest, utf8.RuneCountInString(row[i]))
+			}
+			all += widest + 2
+		}
+		if width == 0 || all-2 <= width {
+			break
+		}
+		if i := slices.Index(rows[0], name); i >= 0 {
+			for n, row := range rows {
+				rows[n] = slices.Concat(row[:i], row[i+1:])
+			}
+		}
+	}
+	return rows[0], rows[1:]
+}
+
 // print prints rows, after the heads where nothing was printed yet.
 func (t *table) print(rows ...[]string) error {
 	t.fit(rows...)

@@ -64,14 +64,14 @@ func TestTop(t *testing.T) {
 		{Namespace: "default", Name: "busy", Replicas: []replica.Replica{{ID: "r", Phase: replica.Ready, Memory: 1 << 30, GPUs: []int{1, 0}}}, InFlight: map[string]int{"r": 3}},
 	}
 	ended := func(ago time.Duration, status int, first float64) admin.Request {
-		return admin.Request{Service: "default/busy", Time: now.Add(-ago), Status: status, FirstByteMS: first, CompletionTokens: 60}
+		return admin.Request{Service: "default/busy", Time: now.Add(-ago), Status: status, Failed: status >= 500, ClientError: status == 404, FirstByteMS: first, CompletionTokens: 60}
 	}
-	requests := []admin.Request{ended(time.Hour, 200, 9), ended(time.Second, 200, 10), ended(time.Second, 200, 30), ended(time.Second, 500, 0)}
+	requests := []admin.Request{ended(time.Hour, 200, 9), ended(time.Second, 200, 10), ended(time.Second, 200, 30), ended(time.Second, 500, 0), ended(time.Second, 404, 0), ended(time.Second, 404, 0)}
 	for known, want := range map[bool]string{
-		true: "2 services, 1 replica ready, 3 requests in flight, 0.1 requests/s, 3.0 tokens/s, memory 1.0 GiB\n" +
-			"SERVICE       STATUS  REPLICAS  REQUESTS  REQ/S  FAILED  TOKENS/S  FIRST-P50  FIRST-P95  MEMORY   GPUS  GPU-MEMORY  LAST-USED\n" +
-			"default/busy  -       -         3         0.1    1       3.0       30ms       30ms       1.0 GiB  0,1   -           -\n" +
-			"default/idle  -       -         0         0.0    0       0.0       -          -          -        -     -           -\n",
+		true: "2 services, 1 replica ready, 3 requests in flight, 0.1 requests/s, 5.0 tokens/s, memory 1.0 GiB\n" +
+			"SERVICE       STATUS  REPLICAS  REQUESTS  REQ/S  FAILED  4XX  TOKENS/S  FIRST-P50  FIRST-P95  MEMORY   GPUS  GPU-MEMORY  LAST-USED\n" +
+			"default/busy  -       -         3         0.1    1       2    5.0       30ms       30ms       1.0 GiB  0,1   -           -\n" +
+			"default/idle  -       -         0         0.0    0       0    0.0       -          -          -        -     -           -\n",
 		false: "2 services, 1 replica ready, 3 requests in flight, - requests/s, - tokens/s, memory 1.0 GiB\n",
 	} {
 		var b strings.Builder
@@ -79,11 +79,30 @@ func TestTop(t *testing.T) {
 		if !known {
 			list = nil
 		}
-		if err := Top(&b, services, list, known, now); err != nil {
+		if err := Top(&b, services, list, known, now, 0); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.HasPrefix(b.String(), want) {
 			t.Errorf("%s\nwant\n%s", b.String(), want)
+		}
+	}
+}
+
+// TestTopFits: on a narrow terminal the columns that matter least are left out, and no
+// line is cut.
+func TestTopFits(t *testing.T) {
+	services := []admin.Service{{Namespace: "default", Name: "a-service-with-a-long-name", Replicas: []replica.Replica{{ID: "r", Phase: replica.Ready, Memory: 1 << 30, GPUs: []int{0}, GPUMemory: 1 << 34}}}}
+	for width, want := range map[int]string{
+		100: "SERVICE                             STATUS  REPLICAS  REQUESTS  REQ/S  FAILED  FIRST-P95  MEMORY",
+		60:  "SERVICE                             REQUESTS  REQ/S  FAILED",
+		20:  "SERVICE                             REQUESTS",
+	} {
+		var b strings.Builder
+		if err := Top(&b, services, nil, true, time.Now(), width); err != nil {
+			t.Fatal(err)
+		}
+		if lines := strings.Split(b.String(), "\n"); lines[1] != want {
+			t.Errorf("%d characters:\n%s\nwant\n%s", width, lines[1], want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/cmd/internal/command"
@@ -18,15 +19,18 @@ const TopWindow = time.Minute
 
 // pace is what came of the requests of one service in the window.
 type pace struct {
-	requests, failed int
-	tokens           int64
-	first            []float64 // milliseconds to the first byte
+	requests, failed, clientErrors int
+	tokens                         int64
+	first                          []float64 // milliseconds to the first byte
 }
 
 func (p pace) add(r admin.Request) pace {
 	p.requests++
-	if r.Status >= 400 || r.Cut != "" {
+	switch {
+	case r.Failed:
 		p.failed++
+	case r.ClientError:
+		p.clientErrors++
 	}
 	p.tokens += r.CompletionTokens
 	if r.FirstByteMS > 0 {
@@ -44,9 +48,13 @@ func quantile(list []float64, q float64) float64 {
 	return list[min(len(list)-1, int(q*float64(len(list))))]
 }
 
+// leastNeeded are the columns that Top leaves out of a table that is too wide, in this order.
+var leastNeeded = []string{"LAST-USED", "FIRST-P50", "GPU-MEMORY", "GPUS", "4XX", "TOKENS/S", "REPLICAS", "MEMORY", "STATUS", "FIRST-P95", "FAILED", "REQ/S"}
+
 // Top prints the services that do most first: what they do now, what they did in the
 // window, and what they hold. known reports whether requests are those of the window.
-func Top(w io.Writer, services []admin.Service, requests []admin.Request, known bool, now time.Time) error {
+// width is how many characters a line may have; 0 is no bound.
+func Top(w io.Writer, services []admin.Service, requests []admin.Request, known bool, now time.Time, width int) error {
 	by, all := map[string]pace{}, pace{}
 	for _, r := range requests {
 		if ended := r.Time.Add(time.Duration(r.DurationMS * float64(time.Millisecond))); now.Sub(ended) <= TopWindow {
@@ -90,16 +98,17 @@ func Top(w io.Writer, services []admin.Service, requests []admin.Request, known 
 	if err != nil {
 		return err
 	}
-	t := newTable(w, "SERVICE\tSTATUS\tREPLICAS\tREQUESTS\tREQ/S\tFAILED\tTOKENS/S\tFIRST-P50\tFIRST-P95\tMEMORY\tGPUS\tGPU-MEMORY\tLAST-USED")
+	heads := strings.Split("SERVICE\tSTATUS\tREPLICAS\tREQUESTS\tREQ/S\tFAILED\t4XX\tTOKENS/S\tFIRST-P50\tFIRST-P95\tMEMORY\tGPUS\tGPU-MEMORY\tLAST-USED", "\t")
 	var rows [][]string
 	for _, l := range lines {
-		failed := "-"
+		failed, clientErrors := "-", "-"
 		if known {
-			failed = strconv.Itoa(l.failed)
+			failed, clientErrors = strconv.Itoa(l.failed), strconv.Itoa(l.clientErrors)
 		}
 		slices.Sort(l.gpus)
-		rows = append(rows, []string{l.Namespace + "/" + l.Name, orDash(l.Ready().Reason), replicas(l.Service), strconv.Itoa(l.inFlight), perSecond(int64(l.requests)), failed,
+		rows = append(rows, []string{l.Namespace + "/" + l.Name, orDash(l.Ready().Reason), replicas(l.Service), strconv.Itoa(l.inFlight), perSecond(int64(l.requests)), failed, clientErrors,
 			perSecond(l.tokens), millis(quantile(l.first, .5)), millis(quantile(l.first, .95)), size(l.memory), gpus(slices.Compact(l.gpus)), size(l.gpu), orDash(age(l.LastDone, now))})
 	}
-	return t.print(rows...)
+	heads, rows = fitted(width, heads, rows, leastNeeded)
+	return newTable(w, strings.Join(heads, "\t")).print(rows...)
 }
