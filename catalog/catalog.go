@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -123,4 +124,29 @@ func readFile(files fs.FS, name string) ([]service.Runtime, error) {
 		out = append(out, *o.Runtime)
 	}
 	return out, nil
+}
+
+// WithImage puts an image where engines of the runtimes name it by a word. Without
+// an image these runtimes are for processes alone. The runtimes given are not
+// changed.
+func WithImage(runtimes []service.Runtime, word, image string) []service.Runtime {
+	out := slices.Clone(runtimes)
+	for i := range out {
+		e := out[i].Components.Engine
+		if e == nil || !slices.ContainsFunc(e.Pod.Containers, func(c corev1.Container) bool { return c.Image == word }) {
+			continue
+		}
+		changed := *e
+		changed.Pod.Containers = nil
+		if image != "" {
+			changed.Pod.Containers = slices.Clone(e.Pod.Containers)
+		}
+		for j := range changed.Pod.Containers {
+			if c := &changed.Pod.Containers[j]; c.Image == word {
+				c.Image = image
+			}
+		}
+		out[i].Components.Engine = &changed
+	}
+	return out
 }

@@ -36,7 +36,7 @@ func runtimes(t testing.TB) map[string]service.Runtime {
 // folders are the names that each folder must hold: those of the guides'
 // tables, and our own.
 var folders = map[string][]string{
-	"builtin": {"kserve-llm", "kserve-llm-multinode", "kserve-llm-prefill-decode", "kserve-llm-prefill-decode-multinode", "llama-cpp", "roundhouse-catboost", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
+	"builtin": {"kserve-llm", "kserve-llm-multinode", "kserve-llm-prefill-decode", "kserve-llm-prefill-decode-multinode", "llama-cpp", "roundhouse-catboost", "roundhouse-huggingface", "roundhouse-lightgbm", "roundhouse-mlflow", "roundhouse-onnx", "roundhouse-paddle", "roundhouse-pmml", "roundhouse-pytorch",
 		"roundhouse-simulator", "roundhouse-sklearn", "roundhouse-tensorflow", "roundhouse-xgboost", "sglang", "sglang-streamer", "vllm", "vllm-streamer", "vllm-tensorizer"},
 	"kserve": {"kserve-autogluonserver", "kserve-huggingfaceserver", "kserve-huggingfaceserver-multinode", "kserve-lgbserver", "kserve-mlserver", "kserve-openvino",
 		"kserve-paddleserver", "kserve-pmmlserver", "kserve-predictiveserver", "kserve-sklearnserver",
@@ -140,7 +140,7 @@ func TestManifests(t *testing.T) {
 
 // TestImages: an image without a version would change under those who run it.
 // llama.cpp's is the exception: its images are named for builds, several a day.
-// The word "roundhouse" stands for the image of this program.
+// The words "roundhouse" and "roundhouse-onnx" stand for images of this program.
 func TestImages(t *testing.T) {
 	for name, rt := range runtimes(t) {
 		for _, role := range service.Roles {
@@ -150,7 +150,7 @@ func TestImages(t *testing.T) {
 			}
 			for _, m := range c.Pod.Containers {
 				image := path.Base(m.Image)
-				if _, tag, ok := strings.Cut(image, ":"); (!ok || tag == "latest") && name != "llama-cpp" && m.Image != "roundhouse" {
+				if _, tag, ok := strings.Cut(image, ":"); (!ok || tag == "latest") && name != "llama-cpp" && m.Image != "roundhouse" && m.Image != "roundhouse-onnx" {
 					t.Errorf("%s: image %q has no version", name, m.Image)
 				}
 			}

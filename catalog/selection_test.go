@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -119,6 +120,13 @@ func TestSelection(t *testing.T) {
 		{"qwen 2.5 72b", hf("Qwen2ForCausalLM", "4.43.1", "72.7B"), openAI, plain, cluster, "vllm"},
 		{"gpt-oss 20b", hf("GptOssForCausalLM", "4.55.0.dev0", "21.5B", "mxfp4"), openAI, plain, cluster, "vllm"},
 		{"a Hugging Face service", format("huggingface", ""), openAI, plain, gpus("sglang"), "sglang"},
+		{"a Hugging Face service with vLLM and SGLang", format("huggingface", ""), openAI, plain, gpus("vllm", "sglang"), "vllm"},
+		{"a Hugging Face service of known size", service.Attributes{Format: service.NamedVersion{Name: "huggingface"}, Parameters: 7e9}, openAI, plain, gpus("vllm"), "vllm"},
+		{"a Hugging Face service on a bare machine", format("huggingface", ""), openAI, plain, bare, "roundhouse-huggingface"},
+		{"a Hugging Face service over v2", format("huggingface", "1"), v2, plain, bare, "roundhouse-huggingface"},
+		{"a Hugging Face service over v1, with vLLM", format("huggingface", "1"), v1, plain, gpus("vllm"), "roundhouse-huggingface"},
+		{"a Hugging Face service in pods", format("huggingface", ""), v2, plain, cluster, "kserve-huggingfaceserver"},
+		{"a Hugging Face service in pods over openAI", format("huggingface", ""), openAI, plain, cluster, "vllm"},
 		{"gguf", service.Attributes{Format: service.NamedVersion{Name: "gguf"}, Architecture: "llama", Quantization: "Q4_K_M", Parameters: 8e9}, openAI, plain, gpus("llama-server", "vllm"), "llama-cpp"},
 
 		{"sklearn", format("sklearn", ""), v1, plain, cluster, "kserve-sklearnserver"},
@@ -141,7 +149,7 @@ func TestSelection(t *testing.T) {
 		{"tensorflow", format("tensorflow", ""), v1, plain, cluster, "kserve-tensorflow-serving"},
 		{"tensorflow over v2", format("tensorflow", "2"), v2, plain, cluster, "kserve-tritonserver"},
 		{"pytorch", format("pytorch", "1"), v1, plain, cluster, "kserve-torchserve"},
-		{"onnx", format("onnx", ""), v2, plain, cluster, "kserve-tritonserver"},
+		{"onnx", format("onnx", ""), v2, plain, cluster, "roundhouse-onnx"},
 		{"tensorrt", format("tensorrt", ""), v2, plain, cluster, "kserve-tritonserver"},
 		{"triton", format("triton", "2"), v2, plain, cluster, "kserve-tritonserver"},
 		{"the simulator", format("simulator", ""), openAI, plain, bare, "roundhouse-simulator"},
@@ -204,6 +212,7 @@ func TestOneMachinesRuntimesOnACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	all = catalog.WithImage(all, "roundhouse-onnx", "") // as where there is no image with ONNX Runtime
 	for _, c := range []struct {
 		format, runtime string
 		p               service.Protocol
@@ -220,5 +229,35 @@ func TestOneMachinesRuntimesOnACluster(t *testing.T) {
 		if res := selection.Choose(req, all, cluster); res.Chosen != nil || res.Message != c.want {
 			t.Errorf("%s over %s: got %q, want %q", c.format, c.p, res.Message, c.want)
 		}
+	}
+}
+
+// TestWithImage: a word's image takes its place, the shared runtimes stay as they are,
+// and those without the word do.
+func TestWithImage(t *testing.T) {
+	all, err := catalog.Runtimes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := func(list []service.Runtime) (out []string) {
+		for _, rt := range list {
+			if e := rt.Components.Engine; e != nil && strings.HasPrefix(rt.Name, "roundhouse-") {
+				for _, c := range e.Pod.Containers {
+					out = append(out, rt.Name+" "+c.Image)
+				}
+			}
+		}
+		return out
+	}
+	before := images(all)
+	got := images(catalog.WithImage(all, "roundhouse-onnx", "registry.example/onnx:1"))
+	if !slices.Contains(got, "roundhouse-onnx registry.example/onnx:1") || !slices.Contains(got, "roundhouse-xgboost roundhouse") || len(got) != len(before) {
+		t.Errorf("%v", got)
+	}
+	if without := images(catalog.WithImage(all, "roundhouse-onnx", "")); len(without) != len(before)-1 {
+		t.Errorf("without an image: %v", without)
+	}
+	if after := images(all); !slices.Equal(after, before) {
+		t.Errorf("changed: %v", after)
 	}
 }

@@ -149,15 +149,21 @@ type PoolSpec struct {
 	// PrefillAddresses are "IP:port" of servers that compute prompts for those at
 	// Addresses, which llm-d's sidecar brings together.
 	PrefillAddresses []string `json:"prefillAddresses,omitempty"`
+	// EncodeAddresses are "IP:port" of servers that compute pictures, sounds and videos
+	// for those at Addresses, which llm-d's sidecar brings together.
+	EncodeAddresses []string `json:"encodeAddresses,omitempty"`
 	// Protocol the servers speak: v1, v2, grpc-v2, openAI or cohere; absent is
 	// openAI.
 	Protocol string       `json:"protocol,omitempty"`
 	Metrics  *PoolMetrics `json:"metrics,omitempty"`
 	// KVEvents is where endpoints publish what their prefix caches hold.
-	KVEvents    *PoolKVEvents    `json:"kvEvents,omitempty"`
-	HealthCheck *PoolHealthCheck `json:"healthCheck,omitempty"`
-	Picker      *PoolPicker      `json:"picker,omitempty"`
-	Queue       *Queue           `json:"queue,omitempty"`
+	KVEvents *PoolKVEvents `json:"kvEvents,omitempty"`
+	// DataParallelSize is how many data-parallel ranks the engine at each address has
+	// (vLLM's --data-parallel-size, SGLang's --dp-size); each is an endpoint.
+	DataParallelSize *int             `json:"dataParallelSize,omitempty"`
+	HealthCheck      *PoolHealthCheck `json:"healthCheck,omitempty"`
+	Picker           *PoolPicker      `json:"picker,omitempty"`
+	Queue            *Queue           `json:"queue,omitempty"`
 	// MaxConcurrency limits requests in flight per endpoint; 0 is no limit.
 	MaxConcurrency *int `json:"maxConcurrency,omitempty"`
 	// AnswerTimeout is how long an endpoint may take to begin an answer; absent
