@@ -5,7 +5,7 @@ import { change, get } from "./api";
 import { ago, bytes, count, plural } from "./format";
 import { live, useLive } from "./live";
 import type { Change, Copy, Download } from "./types";
-import { Ask, Card, Empty, Failure, Note, State, toast, useLoaded } from "./ui";
+import { Address, Ask, Card, Empty, Failure, Note, State, Table, toast, useLoaded } from "./ui";
 
 export function Progress({ done, total }: { done: number; total: number }): JSX.Element {
   return (
@@ -20,8 +20,8 @@ export function Progress({ done, total }: { done: number; total: number }): JSX.
 }
 
 export function Copies({ owner }: { owner: boolean }): JSX.Element {
-  useLive("downloads");
-  const { value, error, again } = useLoaded(() => get<Copy[]>("/api/v1/copies"), "");
+  useLive("downloads", "changed");
+  const { value, error, again } = useLoaded(() => get<Copy[]>("/api/v1/copies"), "", live.changed.get("lists"));
   const downloads = [...live.downloads.values()].sort((a, b) => b.began.localeCompare(a.began));
   const ended = downloads.filter((d) => d.state === "done").length;
   useEffect(() => {
@@ -32,7 +32,7 @@ export function Copies({ owner }: { owner: boolean }): JSX.Element {
       {owner ? <Pull /> : <Note>You are signed in to read only. The owner downloads, pins and evicts models.</Note>}
       {downloads.length > 0 && <Downloads list={downloads} owner={owner} />}
       <Failure of={error} />
-      {value ? <Table list={value} owner={owner} again={again} /> : !error && <p class="muted">Loading…</p>}
+      {value ? <Held list={value} owner={owner} again={again} /> : !error && <p class="muted">Loading…</p>}
     </>
   );
 }
@@ -67,44 +67,32 @@ function Downloads({ list, owner }: { list: Download[]; owner: boolean }): JSX.E
   const words = { running: ["busy", "Downloading"], done: ["good", "Done"], failed: ["bad", "Failed"], stopped: ["off", "Stopped"] } as const;
   return (
     <Card title="Downloads" flush>
-      <div class="scroll" tabIndex={0}>
-        <table>
-          <thead>
-            <tr>
-              <th>Model</th>
-              <th>State</th>
-              <th>Progress</th>
-              <th />
-            </tr>
-          </thead>
-          <tbody>
-            {list.map((d) => (
-              <tr key={d.uri}>
-                <td class="text mono">
-                  {d.uri}
-                  {d.error && <span class="sub">{d.error}</span>}
-                </td>
-                <td>
-                  <State tone={words[d.state][0]}>{words[d.state][1]}</State>
-                </td>
-                <td>{d.state === "running" ? <Progress done={d.done} total={d.total} /> : bytes(d.done)}</td>
-                <td class="num">
-                  {owner && (
-                    <button type="button" aria-label={`${d.state === "running" ? "Stop download of" : "Dismiss"} ${d.uri}`} onClick={end(d)}>
-                      {d.state === "running" ? "Stop download" : "Dismiss"}
-                    </button>
-                  )}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table heads={[["Model"], ["State"], ["Progress"], [""]]}>
+        {list.map((d) => (
+          <tr key={d.uri}>
+            <td class="text mono">
+              <Address text={d.uri} />
+              {d.error && <span class="sub">{d.error}</span>}
+            </td>
+            <td>
+              <State tone={words[d.state][0]}>{words[d.state][1]}</State>
+            </td>
+            <td>{d.state === "running" ? <Progress done={d.done} total={d.total} /> : bytes(d.done)}</td>
+            <td class="num">
+              {owner && (
+                <button type="button" aria-label={`${d.state === "running" ? "Stop download of" : "Dismiss"} ${d.uri}`} onClick={end(d)}>
+                  {d.state === "running" ? "Stop download" : "Dismiss"}
+                </button>
+              )}
+            </td>
+          </tr>
+        ))}
+      </Table>
     </Card>
   );
 }
 
-function Table({ list, owner, again }: { list: Copy[]; owner: boolean; again: () => void }): JSX.Element {
+function Held({ list, owner, again }: { list: Copy[]; owner: boolean; again: () => void }): JSX.Element {
   const [open, show] = useState<string | null>(null);
   const [evicting, evict] = useState<Copy | null>(null);
   const pin = (c: Copy) => () =>
@@ -116,68 +104,54 @@ function Table({ list, owner, again }: { list: Copy[]; owner: boolean; again: ()
   const sum = list.reduce((n, c) => n + c.bytes, 0);
   return (
     <Card title="Files" end={<span class="small muted">{`${plural(list.length, "copy", "copies")}, ${bytes(sum)}`}</span>} flush>
-      <div class="scroll" tabIndex={0}>
-        <table>
-          <thead>
-            <tr>
-              <th>Model</th>
-              <th class="num">Size</th>
-              <th class="num hide-small">Files</th>
-              <th class="hide-small">Services</th>
-              <th class="num hide-small">Used</th>
-              <th />
-            </tr>
-          </thead>
-          <tbody>
-            {list.map((c) => {
-              const key = `${c.source} ${c.used}`;
-              return (
-                <>
-                  <tr key={key}>
-                    <td class="text mono">
-                      <button type="button" class="plain" aria-expanded={open === key} onClick={() => show(open === key ? null : key)}>
-                        {c.source || "of an unknown address"}
+      <Table heads={[["Model"], ["Size", "num"], ["Files", "num hide-small"], ["Services", "hide-small"], ["Used", "num hide-small"], [""]]}>
+        {list.map((c) => {
+          const key = `${c.source} ${c.used}`;
+          return (
+            <>
+              <tr key={key}>
+                <td class="text mono">
+                  <button type="button" class="plain" aria-expanded={open === key} onClick={() => show(open === key ? null : key)}>
+                    {c.source ? <Address text={c.source} /> : "of an unknown address"}
+                  </button>
+                  {c.pinned && <> <State tone="good">Pinned</State></>}
+                </td>
+                <td class="num">{bytes(c.bytes)}</td>
+                <td class="num hide-small">{count(c.fileCount)}</td>
+                <td class="hide-small wrap">
+                  {(c.services ?? []).map((s, i) => (
+                    <>
+                      {i > 0 && ", "}
+                      <a href={`#/services/${s}`}>{s}</a>
+                    </>
+                  ))}
+                  {!c.services?.length && <span class="muted">none</span>}
+                </td>
+                <td class="num hide-small">{ago(c.used)} ago</td>
+                <td class="num">
+                  {owner && c.source && (
+                    <span class="row end">
+                      <button type="button" aria-label={`${c.pinned ? "Unpin" : "Pin"} ${c.source}`} onClick={pin(c)}>
+                        {c.pinned ? "Unpin" : "Pin"}
                       </button>
-                      {c.pinned && <> <State tone="good">Pinned</State></>}
-                    </td>
-                    <td class="num">{bytes(c.bytes)}</td>
-                    <td class="num hide-small">{count(c.fileCount)}</td>
-                    <td class="hide-small wrap">
-                      {(c.services ?? []).map((s, i) => (
-                        <>
-                          {i > 0 && ", "}
-                          <a href={`#/services/${s}`}>{s}</a>
-                        </>
-                      ))}
-                      {!c.services?.length && <span class="muted">none</span>}
-                    </td>
-                    <td class="num hide-small">{ago(c.used)} ago</td>
-                    <td class="num">
-                      {owner && c.source && (
-                        <span class="row end">
-                          <button type="button" aria-label={`${c.pinned ? "Unpin" : "Pin"} ${c.source}`} onClick={pin(c)}>
-                            {c.pinned ? "Unpin" : "Pin"}
-                          </button>
-                          <button type="button" class="danger" aria-label={`Evict ${c.source}`} onClick={() => evict(c)}>
-                            Evict
-                          </button>
-                        </span>
-                      )}
-                    </td>
-                  </tr>
-                  {open === key && (
-                    <tr>
-                      <td colSpan={6}>
-                        <Files of={c} />
-                      </td>
-                    </tr>
+                      <button type="button" class="danger" aria-label={`Evict ${c.source}`} onClick={() => evict(c)}>
+                        Evict
+                      </button>
+                    </span>
                   )}
-                </>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
+                </td>
+              </tr>
+              {open === key && (
+                <tr>
+                  <td colSpan={6}>
+                    <Files of={c} />
+                  </td>
+                </tr>
+              )}
+            </>
+          );
+        })}
+      </Table>
       {evicting && (
         <Ask
           title="Evict this model?"

@@ -2,7 +2,7 @@
 // frame, and hold no more than the bounds below.
 import { useEffect, useState } from "preact/hooks";
 import { currentSession } from "./api";
-import type { Download, Event, Machine, Request, Service, Traffic } from "./types";
+import type { Download, Event, Machine, Request, RoutingObject, Service, Traffic } from "./types";
 
 const maxEvents = 1000;
 const maxRequests = 2000;
@@ -17,7 +17,7 @@ const leastPause = 50;
 const pauses = 3;
 
 export type Connection = "connecting" | "live" | "lost" | "paused";
-type Topic = "services" | "traffic" | "events" | "requests" | "machine" | "downloads" | "connection";
+type Topic = "services" | "traffic" | "events" | "requests" | "machine" | "downloads" | "routes" | "changed" | "connection";
 type Sample = { at: number; total: Traffic };
 
 export type Rates = { requests: number; failed: number; tokens: number };
@@ -29,6 +29,9 @@ class Live {
   requests: Request[] = [];
   machine: Machine | null = null;
   downloads = new Map<string, Download>();
+  routes = new Map<string, RoutingObject>();
+  /** changed has the time at which something last did that is to be read anew. */
+  changed = new Map<"paces" | "lists", number>();
   connection: Connection = "connecting";
   /** whole: all that is has been told. */
   whole = false;
@@ -120,10 +123,12 @@ class Live {
       this.traffic.clear();
       this.samples.clear();
       this.downloads.clear();
+      this.routes.clear();
       this.events = [];
       this.requests = [];
       this.touch("services");
       this.touch("downloads");
+      this.touch("routes");
     });
     on("service", (v: { key: string; value: Service }) => {
       this.services.set(bare(v.key), v.value);
@@ -138,7 +143,20 @@ class Live {
       this.downloads.set(bare(v.key), v.value);
       this.touch("downloads");
     });
+    on("route", (v: { key: string; value: RoutingObject }) => {
+      this.routes.set(bare(v.key), v.value);
+      this.touch("routes");
+    });
+    on("changed", (v: { key: string; value: number }) => {
+      this.changed.set(bare(v.key) as "paces" | "lists", v.value);
+      this.touch("changed");
+    });
     on("gone", (key: string) => {
+      if (key.startsWith("route/")) {
+        this.routes.delete(bare(key));
+        this.touch("routes");
+        return;
+      }
       if (key.startsWith("download/")) {
         this.downloads.delete(bare(key));
         this.touch("downloads");
@@ -159,7 +177,7 @@ class Live {
     });
     s.addEventListener("told", (e) => {
       this.place = e.lastEventId;
-      if (!this.whole) this.touch("services");
+      if (!this.whole) ["services" as const, "routes" as const].forEach((t) => this.touch(t));
       this.whole = true;
       if (this.connection !== "live") this.connect("live");
     });

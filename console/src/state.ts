@@ -1,5 +1,5 @@
 // What a service's state is called, and how it is coloured.
-import type { Service } from "./types";
+import type { RoutingObject, Service } from "./types";
 
 export type Tone = "good" | "rest" | "busy" | "bad" | "off";
 export type State = { word: string; tone: Tone; why: string };
@@ -14,6 +14,15 @@ export function stateOf(s: Service): State {
   if (["Starting", "Fetching", "Creating", "Rollout", "NoRevision", "Scheduling", "ContainerCreating", "PodInitializing"].includes(reason))
     return { word: reason === "Fetching" ? "Fetching" : "Starting", tone: "busy", why };
   return { word: reason && reason.length < 24 ? spaced(reason) : "Failed", tone: "bad", why };
+}
+
+export function stateOfRoute(o: RoutingObject): State {
+  const ready = o.status.conditions?.find((c) => c.type === "Ready") ?? o.status.conditions?.[0];
+  const reason = ready?.reason ?? "";
+  const why = ready?.message ?? "";
+  if (!ready) return { word: "New", tone: "busy", why };
+  if (ready.status === "True") return reason === "Degraded" ? { word: "Degraded", tone: "busy", why } : { word: "Ready", tone: "good", why };
+  return { word: spaced(reason || (ready.status === "False" ? "NotReady" : "Checking")), tone: ready.status === "False" ? "bad" : "busy", why };
 }
 
 /** spaced makes "CrashLoopBackOff" read "Crash loop back off". */

@@ -52,7 +52,7 @@ export type Service = {
 };
 
 export type ReplicaTraffic = { inFlight: number; waiting?: number; running?: number; kv?: number };
-export type Traffic = { queued: number; running: number; requests: number; failed: number; tokens: number; replicas?: Record<string, ReplicaTraffic> };
+export type Traffic = { queued: number; running: number; requests: number; failed: number; clientErrors: number; tokens: number; replicas?: Record<string, ReplicaTraffic> };
 
 /** Standing is how a service would fare if another lacked room: the first that stops goes first. */
 export type Standing = { service: string; stops?: boolean; why: string };
@@ -89,6 +89,9 @@ export type Request = {
   tries: number;
   retried?: string;
   cut?: string;
+  reason?: string;
+  failed?: boolean;
+  clientError?: boolean;
 };
 
 export type Point = {
@@ -124,6 +127,8 @@ export type RoutingObject = {
   kind: string;
   from?: string;
   to?: string;
+  created?: string;
+  leads?: string[];
   status: { conditions?: Condition[]; members?: { namespace: string; name: string }[] };
   endpoints?: Endpoint[];
   rendered?: string;

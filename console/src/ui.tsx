@@ -22,6 +22,40 @@ export function Card({ title, end, flush, children, id }: { title?: ComponentChi
   );
 }
 
+/** Table has heads of a label, with a class and a title where it needs them. */
+export function Table({ heads, children, class: of }: { heads: [string, string?, string?][]; children: ComponentChildren; class?: string }): JSX.Element {
+  return (
+    <div class="scroll" tabIndex={0}>
+      <table class={of}>
+        <thead>
+          <tr>
+            {heads.map(([label, is, title]) => (
+              <th key={label} class={is || undefined} title={title}>
+                {label}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{children}</tbody>
+      </table>
+    </div>
+  );
+}
+
+/** Address is a URL or URI, broken between its parts where it is too long for a line. */
+export function Address({ text }: { text: string }): JSX.Element {
+  return (
+    <span class="wrap">
+      {text.split(/(?<=[/.:?&@])(?![/.:?&@])/).map((part) => (
+        <>
+          {part}
+          <wbr />
+        </>
+      ))}
+    </span>
+  );
+}
+
 export function Facts({ of }: { of: [string, ComponentChildren][] }): JSX.Element {
   return (
     <dl class="facts">
@@ -108,10 +142,15 @@ export function Code({ text, fold }: { text: string; fold?: boolean }): JSX.Elem
  * to be typed before. */
 export function Ask({ title, type, verb, danger, children, act, close }: { title: string; type?: string; verb: string; danger?: boolean; children?: ComponentChildren; act: () => Promise<void>; close: () => void }): JSX.Element {
   const ref = useRef<HTMLDialogElement>(null);
+  const cancel = useRef<HTMLButtonElement>(null);
   const [typed, set] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, fail] = useState<unknown>(null);
-  useEffect(() => ref.current?.showModal(), []);
+  useEffect(() => {
+    ref.current?.showModal();
+    // What is dangerous is not done by one more Enter.
+    if (danger && type === undefined) cancel.current?.focus();
+  }, []);
   const submit = (e: Event) => {
     e.preventDefault();
     setBusy(true);
@@ -138,7 +177,7 @@ export function Ask({ title, type, verb, danger, children, act, close }: { title
           <button class={danger ? "danger" : "primary"} disabled={busy || (type !== undefined && typed !== type)}>
             {verb}
           </button>
-          <button type="button" onClick={() => ref.current?.close()}>
+          <button ref={cancel} type="button" onClick={() => ref.current?.close()}>
             Cancel
           </button>
         </div>
@@ -179,8 +218,9 @@ export function Toasts(): JSX.Element {
   );
 }
 
-/** useLoaded loads something, and again when a key changes. */
-export function useLoaded<T>(load: () => Promise<T>, key: string): { value: T | undefined; error: unknown; again: () => void } {
+/** useLoaded loads something, and again when a key changes; when changes does, what is
+ * known stays until the answer is there. */
+export function useLoaded<T>(load: () => Promise<T>, key: string, changes?: unknown): { value: T | undefined; error: unknown; again: () => void } {
   const [n, again] = useState(0);
   const [of, set] = useState<{ key: string; value?: T; error?: unknown }>({ key });
   useEffect(() => {
@@ -192,7 +232,7 @@ export function useLoaded<T>(load: () => Promise<T>, key: string): { value: T | 
     return () => {
       left = true;
     };
-  }, [key, n]);
+  }, [key, n, changes]);
   const is = of.key === key ? of : { key };
   return { value: is.value, error: is.error, again: () => again((n) => n + 1) };
 }

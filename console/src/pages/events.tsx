@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { clock } from "../format";
 import { live, useLive } from "../live";
 import { spaced } from "../state";
-import { Card, Empty, State } from "../ui";
+import { Card, Empty, State, Table } from "../ui";
 
 const shown = 300;
 
@@ -33,33 +33,21 @@ export function EventsPage({ of }: { of: string }): JSX.Element {
         {list.length === 0 ? (
           <Empty>{live.events.length === 0 ? "Nothing has happened yet." : "No event matches."}</Empty>
         ) : (
-          <div class="scroll" tabIndex={0}>
-            <table class="long stacked">
-              <thead>
-                <tr>
-                  <th>Time</th>
-                  <th>Service</th>
-                  <th>What</th>
-                  <th>Details</th>
-                </tr>
-              </thead>
-              <tbody>
-                {list.map((e) => (
-                  <tr key={e.number}>
-                    <td class="nowrap">{clock(e.time)}</td>
-                    <td class="wrap">{e.service ? <a href={`#/services/${encodeURIComponent(e.namespace ?? "")}/${encodeURIComponent(e.service)}`}>{e.service}</a> : "–"}</td>
-                    <td>
-                      <State tone={e.warning ? "bad" : "off"}>{spaced(e.reason)}</State>
-                    </td>
-                    <td class="text">
-                      {e.message}
-                      {e.object && <span class="sub">{e.object}</span>}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table class="long stacked" heads={[["Time"], ["Service"], ["What"], ["Details"]]}>
+            {list.map((e) => (
+              <tr key={e.number}>
+                <td class="nowrap">{clock(e.time)}</td>
+                <td class="wrap">{e.service ? <a href={`#/services/${encodeURIComponent(e.namespace ?? "")}/${encodeURIComponent(e.service)}`}>{e.service}</a> : "–"}</td>
+                <td>
+                  <State tone={e.warning ? "bad" : "off"}>{spaced(e.reason)}</State>
+                </td>
+                <td class="text">
+                  {e.message}
+                  {e.object && <span class="sub">{e.object}</span>}
+                </td>
+              </tr>
+            ))}
+          </Table>
         )}
       </Card>
     </div>

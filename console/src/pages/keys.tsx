@@ -2,13 +2,14 @@ import { type JSX } from "preact";
 import { useState } from "preact/hooks";
 import { change, get } from "../api";
 import { clock, count } from "../format";
-import { Ask, Card, Copy, Empty, Failure, Note, State, toast, useLoaded } from "../ui";
+import { useLive } from "../live";
+import { Ask, Card, Copy, Empty, Failure, Note, State, Table, toast, useLoaded } from "../ui";
 
 type Limits = { models?: string[]; namespaces?: string[]; requestsPerMinute?: number; tokensPerMinute?: number; concurrent?: number };
 type Key = { id: string; name: string; created: string; expires?: string; revoked?: string; limits?: Limits };
 
 export function KeysPage({ owner }: { owner: boolean }): JSX.Element {
-  const { value, error, again } = useLoaded(() => get<Key[] | null>("/api/v1/keys"), "keys");
+  const { value, error, again } = useLoaded(() => get<Key[] | null>("/api/v1/keys"), "keys", useLive("changed").changed.get("lists"));
   const [revoking, revoke] = useState<Key | null>(null);
   const [made, show] = useState<(Key & { secret: string }) | null>(null);
   const list = value ?? [];
@@ -34,43 +35,29 @@ export function KeysPage({ owner }: { owner: boolean }): JSX.Element {
         {list.length === 0 ? (
           <Empty>{value === undefined && !error ? "Loading…" : "There is no key."}</Empty>
         ) : (
-          <div class="scroll" tabIndex={0}>
-            <table>
-              <thead>
-                <tr>
-                  <th>Name</th>
-                  <th>Id</th>
-                  <th>State</th>
-                  <th>Limits</th>
-                  <th class="hide-small">Made</th>
-                  <th />
+          <Table heads={[["Name"], ["Id"], ["State"], ["Limits"], ["Made", "hide-small"], [""]]}>
+            {list.map((k) => {
+              const over = k.expires !== undefined && new Date(k.expires).getTime() < Date.now();
+              return (
+                <tr key={k.id}>
+                  <td class="text">{k.name}</td>
+                  <td class="mono">{k.id}</td>
+                  <td>
+                    <State tone={k.revoked || over ? "off" : "good"}>{k.revoked ? "Revoked" : over ? "Expired" : "Valid"}</State>
+                  </td>
+                  <td class="text">{limitsText(k.limits)}</td>
+                  <td class="hide-small nowrap">{clock(k.created)}</td>
+                  <td class="num">
+                    {owner && !k.revoked && (
+                      <button type="button" class="danger" onClick={() => revoke(k)}>
+                        Revoke
+                      </button>
+                    )}
+                  </td>
                 </tr>
-              </thead>
-              <tbody>
-                {list.map((k) => {
-                  const over = k.expires !== undefined && new Date(k.expires).getTime() < Date.now();
-                  return (
-                    <tr key={k.id}>
-                      <td class="text">{k.name}</td>
-                      <td class="mono">{k.id}</td>
-                      <td>
-                        <State tone={k.revoked || over ? "off" : "good"}>{k.revoked ? "Revoked" : over ? "Expired" : "Valid"}</State>
-                      </td>
-                      <td class="text">{limitsText(k.limits)}</td>
-                      <td class="hide-small nowrap">{clock(k.created)}</td>
-                      <td class="num">
-                        {owner && !k.revoked && (
-                          <button type="button" class="danger" onClick={() => revoke(k)}>
-                            Revoke
-                          </button>
-                        )}
-                      </td>
-                    </tr>
-                  );
-                })}
-              </tbody>
-            </table>
-          </div>
+              );
+            })}
+          </Table>
         )}
       </Card>
       {revoking && (

@@ -6,7 +6,7 @@ import { clock } from "../format";
 import { live, useLive } from "../live";
 import { keyOf, stateOf } from "../state";
 import type { ModelObject } from "../types";
-import { Card, Code, Empty, Failure, State, Tabs, useLoaded } from "../ui";
+import { Address, Card, Code, Empty, Failure, State, Table, Tabs, useLoaded } from "../ui";
 
 type Tab = "copies" | "models" | "objects" | "runtimes";
 
@@ -31,94 +31,69 @@ function Used(): JSX.Element {
   if (list.length === 0) return <Card><Empty>No service has a model that is fetched.</Empty></Card>;
   return (
     <Card flush>
-      <div class="scroll" tabIndex={0}>
-        <table>
-          <thead>
-            <tr>
-              <th>Model</th>
-              <th>Service</th>
-              <th>State</th>
-              <th>Download</th>
+      <Table heads={[["Model"], ["Service"], ["State"], ["Download"]]}>
+        {list.map((s) => {
+          const fetching = (s.replicas ?? []).find((r) => r.progress);
+          const state = stateOf(s);
+          return (
+            <tr key={keyOf(s)}>
+              <td class="text mono">{s.model && <Address text={s.model} />}</td>
+              <td class="wrap">
+                <a href={`#/services/${keyOf(s)}`}>{s.name}</a>
+              </td>
+              <td>
+                <State tone={state.tone}>{state.word}</State>
+              </td>
+              <td>{fetching?.progress ? <Progress {...fetching.progress} /> : <span class="muted">–</span>}</td>
             </tr>
-          </thead>
-          <tbody>
-            {list.map((s) => {
-              const fetching = (s.replicas ?? []).find((r) => r.progress);
-              const state = stateOf(s);
-              return (
-                <tr key={keyOf(s)}>
-                  <td class="text mono">{s.model}</td>
-                  <td class="wrap">
-                    <a href={`#/services/${keyOf(s)}`}>{s.name}</a>
-                  </td>
-                  <td>
-                    <State tone={state.tone}>{state.word}</State>
-                  </td>
-                  <td>{fetching?.progress ? <Progress {...fetching.progress} /> : <span class="muted">–</span>}</td>
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
+          );
+        })}
+      </Table>
     </Card>
   );
 }
 
 function Objects({ kinds, none }: { kinds: string[]; none: string }): JSX.Element {
-  const { value, error } = useLoaded(async () => (await Promise.all(kinds.map((k) => get<ModelObject[]>(`/api/v1/${k}`)))).flat(), kinds.join());
+  const { value, error } = useLoaded(async () => (await Promise.all(kinds.map((k) => get<ModelObject[]>(`/api/v1/${k}`)))).flat(), kinds.join(), useLive("changed").changed.get("lists"));
   const [open, show] = useState<string | null>(null);
   if (error) return <Failure of={error} />;
   if (!value || value.length === 0) return <Card><Empty>{value ? none : "Loading…"}</Empty></Card>;
   return (
     <Card flush>
-      <div class="scroll" tabIndex={0}>
-        <table>
-          <thead>
-            <tr>
-              <th>Name</th>
-              <th>Formats</th>
-              <th class="hide-small">Protocols</th>
-              <th class="hide-small">Created</th>
-              <th>State</th>
-            </tr>
-          </thead>
-          <tbody>
-            {value.map((o) => {
-              const key = `${o.kind} ${keyOf(o)}`;
-              return (
-                <>
-                  <tr key={key}>
-                    <td class="text">
-                      {o.rendered ? (
-                        <button type="button" class="plain" aria-expanded={open === key} onClick={() => show(open === key ? null : key)}>
-                          {o.name}
-                        </button>
-                      ) : (
-                        o.name
-                      )}
-                      <span class="sub">{o.base ? `made from ${o.base}` : (o.scope ?? o.namespace ?? o.kind)}</span>
-                    </td>
-                    <td class="text">{(o.formats ?? "–").replaceAll(",", ", ")}</td>
-                    <td class="hide-small wrap">{(o.protocols ?? "–").replaceAll(",", ", ")}</td>
-                    <td class="hide-small nowrap">{o.created ? clock(o.created) : "with the program"}</td>
-                    <td>
-                      <State tone={o.disabled ? "off" : "good"}>{o.disabled ? "Disabled" : "Enabled"}</State>
-                    </td>
-                  </tr>
-                  {open === key && (
-                    <tr>
-                      <td colSpan={5}>
-                        <Code text={o.rendered ?? ""} />
-                      </td>
-                    </tr>
+      <Table heads={[["Name"], ["Formats"], ["Protocols", "hide-small"], ["Created", "hide-small"], ["State"]]}>
+        {value.map((o) => {
+          const key = `${o.kind} ${keyOf(o)}`;
+          return (
+            <>
+              <tr key={key}>
+                <td class="text">
+                  {o.rendered ? (
+                    <button type="button" class="plain" aria-expanded={open === key} onClick={() => show(open === key ? null : key)}>
+                      {o.name}
+                    </button>
+                  ) : (
+                    o.name
                   )}
-                </>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
+                  <span class="sub">{o.base ? `made from ${o.base}` : (o.scope ?? o.namespace ?? o.kind)}</span>
+                </td>
+                <td class="text">{(o.formats ?? "–").replaceAll(",", ", ")}</td>
+                <td class="hide-small wrap">{(o.protocols ?? "–").replaceAll(",", ", ")}</td>
+                <td class="hide-small nowrap">{o.created ? clock(o.created) : "with the program"}</td>
+                <td>
+                  <State tone={o.disabled ? "off" : "good"}>{o.disabled ? "Disabled" : "Enabled"}</State>
+                </td>
+              </tr>
+              {open === key && (
+                <tr>
+                  <td colSpan={5}>
+                    <Code text={o.rendered ?? ""} />
+                  </td>
+                </tr>
+              )}
+            </>
+          );
+        })}
+      </Table>
     </Card>
   );
 }

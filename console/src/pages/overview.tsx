@@ -5,7 +5,7 @@ import { bytes, count, plural, rate } from "../format";
 import { live, useLive, type Rates } from "../live";
 import { keyOf, stateOf, type Tone } from "../state";
 import type { Service, Standing, Traffic } from "../types";
-import { Card, Empty, State } from "../ui";
+import { Card, Empty, State, Table } from "../ui";
 
 const tones: [Tone, string][] = [
   ["good", "Ready"],
@@ -110,27 +110,11 @@ function Figures(): JSX.Element {
 function Services({ list }: { list: Service[] }): JSX.Element {
   useLive("traffic");
   return (
-    <div class="scroll" tabIndex={0}>
-      <table class="long">
-        <thead>
-          <tr>
-            <th>Name</th>
-            <th>State</th>
-            <th class="hide-small">Runtime</th>
-            <th class="num">Replicas</th>
-            <th class="num hide-small">Requests/s</th>
-            <th class="num hide-small">In flight</th>
-            <th class="num hide-small">Waiting</th>
-            <th class="num hide-small">Tokens/s</th>
-          </tr>
-        </thead>
-        <tbody>
-          {list.map((s) => (
-            <Row key={keyOf(s)} service={s} traffic={live.traffic.get(keyOf(s))} rates={live.rates(keyOf(s))} />
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table class="long" heads={[["Name"], ["State"], ["Runtime", "hide-small"], ["Replicas", "num"], ["Requests/s", "num hide-small"], ["In flight", "num hide-small"], ["Waiting", "num hide-small"], ["Tokens/s", "num hide-small"]]}>
+      {list.map((s) => (
+        <Row key={keyOf(s)} service={s} traffic={live.traffic.get(keyOf(s))} rates={live.rates(keyOf(s))} />
+      ))}
+    </Table>
   );
 }
 

@@ -4,20 +4,20 @@ import { bytes, clock, count, milliseconds } from "../format";
 import { live, useLive } from "../live";
 import { type Tone } from "../state";
 import type { Request } from "../types";
-import { Card, Empty, Facts, State } from "../ui";
+import { Card, Empty, Facts, State, Table } from "../ui";
 
 const shown = 300;
 
 export function RequestsPage({ of }: { of: string }): JSX.Element {
   useLive("requests");
   const [query, search] = useState(of);
-  const [failed, onlyFailed] = useState(false);
+  const [ended, onlyEnded] = useState("");
   const [slow, onlySlow] = useState("");
   const [held, hold] = useState<Request[] | null>(null);
   const [open, show] = useState<number | null>(null);
   const matches = (r: Request) =>
     (!query || `${r.model ?? ""} ${r.service ?? ""} ${r.path} ${r.replica ?? ""} ${r.id} ${r.key ?? ""} ${r.keyName ?? ""}`.toLowerCase().includes(query.toLowerCase())) &&
-    (!failed || hasFailed(r)) &&
+    (!ended || (ended === "failed" ? r.failed : r.clientError)) &&
     (!slow || (r.firstByteMs ?? r.durationMs) >= Number(slow));
   const list = (held ?? live.requests).filter(matches).slice(-shown).reverse();
   return (
@@ -38,8 +38,13 @@ export function RequestsPage({ of }: { of: string }): JSX.Element {
               <option value="10000">10 s or more</option>
             </select>
           </label>
-          <label class="check">
-            <input type="checkbox" checked={failed} onChange={(e) => onlyFailed(e.currentTarget.checked)} /> Failed
+          <label>
+            <span class="sr">How it ended</span>
+            <select value={ended} onChange={(e) => onlyEnded(e.currentTarget.value)}>
+              <option value="">All</option>
+              <option value="failed">Failed</option>
+              <option value="client">Client errors</option>
+            </select>
           </label>
           <button type="button" aria-pressed={held !== null} onClick={() => hold(held ? null : [...live.requests])}>
             {held ? "Go on" : "Pause"}
@@ -50,41 +55,20 @@ export function RequestsPage({ of }: { of: string }): JSX.Element {
         {list.length === 0 ? (
           <Empty>{live.requests.length === 0 ? "No request has ended yet." : "No request matches."}</Empty>
         ) : (
-          <div class="scroll" tabIndex={0}>
-            <table class="long">
-              <thead>
-                <tr>
-                  <th>Time</th>
-                  <th>Model</th>
-                  <th>Status</th>
-                  <th class="num">Waited</th>
-                  <th class="num">First byte</th>
-                  <th class="num">Took</th>
-                  <th class="num hide-small">Tokens</th>
-                  <th class="num hide-small">Tokens/s</th>
-                  <th class="hide-small">Replica</th>
-                </tr>
-              </thead>
-              <tbody>
-                {list.map((r) => (
-                  <Row key={r.number} request={r} open={open === r.number} toggle={() => show(open === r.number ? null : r.number)} />
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table class="long" heads={[["Time"], ["Model"], ["Status"], ["Waited", "num"], ["First byte", "num"], ["Took", "num"], ["Tokens", "num hide-small"], ["Tokens/s", "num hide-small"], ["Replica", "hide-small"]]}>
+            {list.map((r) => (
+              <Row key={r.number} request={r} open={open === r.number} toggle={() => show(open === r.number ? null : r.number)} />
+            ))}
+          </Table>
         )}
       </Card>
     </div>
   );
 }
 
-function hasFailed(r: Request): boolean {
-  return r.status >= 400 || Boolean(r.cut);
-}
-
 function statusOf(r: Request): [Tone, string] {
   if (r.cut) return ["bad", `${r.status} cut`];
-  return [r.status >= 500 ? "bad" : r.status >= 400 ? "off" : "good", String(r.status)];
+  return [r.failed ? "bad" : r.clientError ? "off" : "good", String(r.status)];
 }
 
 function Row({ request: r, open, toggle }: { request: Request; open: boolean; toggle: () => void }): JSX.Element {
@@ -123,6 +107,7 @@ function Row({ request: r, open, toggle }: { request: Request; open: boolean; to
                   ["Service", r.service ? <a href={`#/services/${r.service}`}>{r.service}</a> : "–"],
                   ["Replica", r.replica ?? "–"],
                   ["Tries", `${r.tries}${r.retried ? `, because ${r.retried}` : ""}`],
+                  ...(r.reason ? ([["Refused", r.reason]] as [string, string][]) : []),
                   ...(r.cut ? ([["Cut off", r.cut]] as [string, string][]) : []),
                   ["Tokens", `${count(r.promptTokens ?? 0)} read, ${count(r.cachedTokens ?? 0)} of them cached, ${count(r.completionTokens ?? 0)} written`],
                   ["Bodies", `${bytes(r.bytesIn)} in, ${bytes(r.bytesOut)} out`],

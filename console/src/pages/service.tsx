@@ -6,7 +6,7 @@ import { ago, bytes, clock, count, milliseconds, percent, plural, rate } from ".
 import { live, useLive } from "../live";
 import { keyOf, spaced, stateOf, toneOfPhase } from "../state";
 import type { Change, Point, ScaleHistory, Service } from "../types";
-import { Ask, Card, Code, Copy, Empty, Facts, Failure, Note, State, Tabs, toast, useLoaded, useTick } from "../ui";
+import { Address, Ask, Card, Code, Copy, Empty, Facts, Failure, Note, State, Table, Tabs, toast, useLoaded, useTick } from "../ui";
 
 type Tab = "overview" | "conditions" | "written" | "rendered" | "usage";
 
@@ -72,13 +72,14 @@ function Actions({ service: s, owner }: { service: Service; owner: boolean }): J
   };
   const at = (what: string, body: { do: string }) => () => void act(what, body).catch((e: unknown) => toast(e instanceof Error ? e.message : String(e), "bad"));
   const stopped = stateOf(s).word === "Stopped";
+  const runs = !stopped && (s.replicas ?? []).some((r) => r.phase !== "Asleep");
   if (!owner) return <span class="end small muted">Read only</span>;
   return (
     <div class="end">
       <a class="button" href={`#/playground/${keyOf(s)}`}>
         Try it
       </a>
-      <button type="button" onClick={at("started", { do: "start" })}>
+      <button type="button" disabled={runs} title={runs ? "It has a replica already" : undefined} onClick={at("started", { do: "start" })}>
         Start
       </button>
       <button type="button" disabled={stopped} onClick={() => ask("stop")}>
@@ -97,7 +98,7 @@ function Actions({ service: s, owner }: { service: Service; owner: boolean }): J
         Delete
       </button>
       {asking === "stop" && (
-        <Ask title={`Stop ${s.name}?`} verb="Stop" close={() => ask(null)} act={() => act("stopped", { do: "stop" })}>
+        <Ask title={`Stop ${s.name}?`} verb="Stop" danger close={() => ask(null)} act={() => act("stopped", { do: "stop" })}>
           <p class="muted">Its replicas finish the requests that they have, and end. Requests that come are refused until it is started.</p>
         </Ask>
       )}
@@ -167,13 +168,13 @@ function Now({ service: s }: { service: Service }): JSX.Element {
           of={[
             ["Runtime", s.status.runtime?.name ? `${s.status.runtime.name} (${s.status.runtime.scope ?? ""})` : "–"],
             ["Why", <>{s.status.runtime?.why ?? "–"} · <a href={`#/why/${key}`}>all of it</a></>],
-            ["Model", s.model ?? "–"],
+            ["Model", s.model ? <Address text={s.model} /> : "–"],
             ["Protocol", s.status.protocol ?? "–"],
-            ["URL", s.status.url ?? "–"],
+            ["URL", s.status.url ? <Address text={s.status.url} /> : "–"],
             ["Revision", s.status.revision ?? "–"],
             ...(s.status.canary ? ([["Canary", `${s.status.canary.revision ?? ""}: ${s.status.canary.percent} % of ${s.status.canary.wanted} % wanted. ${s.status.canary.why ?? ""}`]] as [string, string][]) : []),
-            ...Object.entries(s.limits ?? {}).map(([role, l]): [string, string] => [`Scale of ${role}`, `${l.Min} to ${l.Max}, ${l.Target} ${l.Metric} each${l.Min === 0 ? `, to zero after ${l.ScaleToZeroAfter}` : ""}`]),
-            ...Object.entries(s.scaling ?? {}).map(([role, why]): [string, string] => [`Count of ${role}`, why]),
+            ...Object.entries(s.limits ?? {}).map(([role, l]): [string, string] => [`Scaling of ${role}`, `${l.Min} to ${l.Max}, ${l.Target} ${l.Metric} each${l.Min === 0 ? `, to zero after ${l.ScaleToZeroAfter}` : ""}`]),
+            ...Object.entries(s.scaling ?? {}).map(([role, why]): [string, string] => [`Replicas of ${role}`, why]),
             ["Manifest", s.file ?? "applied"],
           ]}
         />
@@ -196,6 +197,7 @@ function Figures({ of }: { of: string }): JSX.Element {
           ["Waiting", count(t?.queued ?? 0), ""],
           ["Tokens", rate(r.tokens), "/s"],
           ["Failed so far", count(t?.failed ?? 0), ` of ${count(t?.requests ?? 0)}`],
+          ["Client errors", count(t?.clientErrors ?? 0), ""],
         ] as [string, string, string][]
       ).map(([name, value, unit]) => (
         <div key={name}>
@@ -220,49 +222,30 @@ function Replicas({ service: s }: { service: Service }): JSX.Element {
       {list.length === 0 ? (
         <Empty>None runs now.</Empty>
       ) : (
-        <div class="scroll" tabIndex={0}>
-          <table>
-            <thead>
-              <tr>
-                <th>Replica</th>
-                <th>State</th>
-                <th>Component</th>
-                <th class="num">In flight</th>
-                <th class="num" title="Requests that wait in the engine's own queue">Queue</th>
-                <th class="num" title="The part in use of the engine's memory for keys and values">KV</th>
-                <th class="num">Memory</th>
-                <th class="num">GPU</th>
-                <th class="num">Restarts</th>
-                <th class="num">Started</th>
-                <th />
-              </tr>
-            </thead>
-            <tbody>
-              {list.map((r) => (
-                <tr key={r.id}>
-                  <td class="text">
-                    {r.id}
-                    <span class="sub">{r.progress ? `fetching ${bytes(r.progress.done)}${r.progress.total ? ` of ${bytes(r.progress.total)}` : ""}` : (r.message ?? r.http ?? "")}</span>
-                  </td>
-                  <td>
-                    <State tone={toneOfPhase(r.phase)}>{r.reason ? `${r.phase}: ${spaced(r.reason)}` : r.phase}</State>
-                  </td>
-                  <td>{r.role}</td>
-                  <td class="num">{asked[r.id]?.inFlight ?? "–"}</td>
-                  <td class="num">{asked[r.id]?.waiting ?? "–"}</td>
-                  <td class="num">{percent(asked[r.id]?.kv)}</td>
-                  <td class="num">{r.memory ? bytes(r.memory) : "–"}</td>
-                  <td class="num">{r.gpus?.length ? `${r.gpus.join(", ")}${r.gpuMemory ? ` · ${bytes(r.gpuMemory)}` : ""}` : "–"}</td>
-                  <td class="num">{r.restarts ?? 0}</td>
-                  <td class="num">{r.started ? `${ago(r.started)} ago` : "–"}</td>
-                  <td class="num">
-                    <a href={`#/logs/${keyOf(s)}/${encodeURIComponent(r.id)}`}>Logs</a>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table heads={[["Replica"], ["State"], ["Component"], ["In flight", "num"], ["Queue", "num", "Requests that wait in the engine's own queue"], ["KV", "num", "The part in use of the engine's memory for keys and values"], ["Memory", "num"], ["GPU", "num"], ["Restarts", "num"], ["Started", "num"], [""]]}>
+          {list.map((r) => (
+            <tr key={r.id}>
+              <td class="text">
+                {r.id}
+                <span class="sub">{r.progress ? `fetching ${bytes(r.progress.done)}${r.progress.total ? ` of ${bytes(r.progress.total)}` : ""}` : (r.message ?? r.http ?? "")}</span>
+              </td>
+              <td>
+                <State tone={toneOfPhase(r.phase)}>{r.reason ? `${r.phase}: ${spaced(r.reason)}` : r.phase}</State>
+              </td>
+              <td>{r.role}</td>
+              <td class="num">{asked[r.id]?.inFlight ?? "–"}</td>
+              <td class="num">{asked[r.id]?.waiting ?? "–"}</td>
+              <td class="num">{percent(asked[r.id]?.kv)}</td>
+              <td class="num">{r.memory ? bytes(r.memory) : "–"}</td>
+              <td class="num">{r.gpus?.length ? `${r.gpus.join(", ")}${r.gpuMemory ? ` · ${bytes(r.gpuMemory)}` : ""}` : "–"}</td>
+              <td class="num">{r.restarts ?? 0}</td>
+              <td class="num">{r.started ? `${ago(r.started)} ago` : "–"}</td>
+              <td class="num">
+                <a href={`#/logs/${keyOf(s)}/${encodeURIComponent(r.id)}`}>Logs</a>
+              </td>
+            </tr>
+          ))}
+        </Table>
       )}
     </Card>
   );
@@ -270,17 +253,7 @@ function Replicas({ service: s }: { service: Service }): JSX.Element {
 
 /** Hour is the charts of the last hour, with the autoscaler's decisions as marks. */
 function Hour({ of }: { of: string }): JSX.Element {
-  const [n, again] = useState(0);
-  useEffect(() => {
-    // A point is made each 10 s: the charts are drawn at the next thing that
-    // happens to this service after that.
-    let due = Date.now() + 10_000;
-    return live.listen(["traffic"], () => {
-      if (Date.now() < due) return;
-      due = Date.now() + 10_000;
-      again((n) => n + 1);
-    });
-  }, [of]);
+  const n = useLive("changed").changed.get("paces");
   const [points, setPoints] = useState<Point[]>([]);
   const [past, setPast] = useState<ScaleHistory[]>([]);
   const [error, fail] = useState<unknown>(null);
@@ -341,18 +314,18 @@ function lines(points: Point[]): { times: number[]; replicas: Line[]; demand: Li
   return {
     times,
     replicas: [
-      { name: "Wanted", tone: "accent", values: of((p) => p.desired), dash: true, steps: true },
-      { name: "Starting", tone: "busy", values: of((p) => p.starting), steps: true },
-      { name: "Ready", tone: "good", values: of((p) => p.ready), steps: true },
+      { name: "Wanted (replicas)", tone: "accent", values: of((p) => p.desired), dash: true, steps: true },
+      { name: "Starting (replicas)", tone: "busy", values: of((p) => p.starting), steps: true },
+      { name: "Ready (replicas)", tone: "good", values: of((p) => p.ready), steps: true },
     ],
     demand: [
-      { name: "In flight", tone: "accent", values: of((p) => p.running) },
-      { name: "Waiting", tone: "busy", values: of((p) => p.queued) },
-      { name: "Requests/s", tone: "good", values: of((p) => p.requests / step) },
+      { name: "In flight (requests)", tone: "accent", values: of((p) => p.running) },
+      { name: "Waiting (requests)", tone: "busy", values: of((p) => p.queued) },
+      { name: "Arrivals (requests/s)", tone: "good", values: of((p) => p.requests / step) },
     ],
     wait: [
-      { name: "Longest wait", tone: "busy", values: of((p) => p.waitMs) },
-      { name: "First byte", tone: "accent", values: of((p) => (p.firstByteMs > 0 ? p.firstByteMs : 0), null) },
+      { name: "Longest wait (time)", tone: "busy", values: of((p) => p.waitMs) },
+      { name: "First byte, mean (time)", tone: "accent", values: of((p) => (p.firstByteMs > 0 ? p.firstByteMs : 0), null) },
     ],
   };
 }
@@ -372,32 +345,19 @@ function decisions(past: ScaleHistory[]): (Mark & { why: string })[] {
 function Conditions({ service: s }: { service: Service }): JSX.Element {
   return (
     <Card flush>
-      <div class="scroll" tabIndex={0}>
-        <table>
-          <thead>
-            <tr>
-              <th>Condition</th>
-              <th>Is</th>
-              <th>Reason</th>
-              <th>Message</th>
-              <th class="num">Since</th>
-            </tr>
-          </thead>
-          <tbody>
-            {(s.status.conditions ?? []).map((c) => (
-              <tr key={c.type}>
-                <td>{spaced(c.type)}</td>
-                <td>
-                  <State tone={c.status === "True" ? (c.type === "Stopped" ? "off" : "good") : c.status === "False" ? "bad" : "busy"}>{c.status}</State>
-                </td>
-                <td>{c.reason ?? "–"}</td>
-                <td class="text">{c.message ?? ""}</td>
-                <td class="num">{c.lastTransitionTime ? clock(c.lastTransitionTime) : "–"}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table heads={[["Condition"], ["Is"], ["Reason"], ["Message"], ["Since", "num"]]}>
+        {(s.status.conditions ?? []).map((c) => (
+          <tr key={c.type}>
+            <td>{spaced(c.type)}</td>
+            <td>
+              <State tone={c.status === "True" ? (c.type === "Stopped" ? "off" : "good") : c.status === "False" ? "bad" : "busy"}>{c.status}</State>
+            </td>
+            <td>{c.reason ?? "–"}</td>
+            <td class="text">{c.message ?? ""}</td>
+            <td class="num">{c.lastTransitionTime ? clock(c.lastTransitionTime) : "–"}</td>
+          </tr>
+        ))}
+      </Table>
     </Card>
   );
 }
@@ -426,32 +386,18 @@ function Usage({ of }: { of: string }): JSX.Element {
       {rows.length === 0 ? (
         <Empty>{value ? "It used nothing yet." : "Loading…"}</Empty>
       ) : (
-        <div class="scroll" tabIndex={0}>
-          <table>
-            <thead>
-              <tr>
-                <th>Day</th>
-                <th>Component</th>
-                <th class="num">Starting</th>
-                <th class="num">Idle</th>
-                <th class="num">Busy</th>
-                <th class="num">Asleep</th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((r) => (
-                <tr key={r.day + r.component}>
-                  <td>{r.day}</td>
-                  <td>{r.component}</td>
-                  <td class="num">{seconds(r.replicas?.starting)}</td>
-                  <td class="num">{seconds(r.replicas?.idle)}</td>
-                  <td class="num">{seconds(r.replicas?.busy)}</td>
-                  <td class="num">{seconds(r.replicas?.asleep)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table heads={[["Day"], ["Component"], ["Starting", "num"], ["Idle", "num"], ["Busy", "num"], ["Asleep", "num"]]}>
+          {rows.map((r) => (
+            <tr key={r.day + r.component}>
+              <td>{r.day}</td>
+              <td>{r.component}</td>
+              <td class="num">{seconds(r.replicas?.starting)}</td>
+              <td class="num">{seconds(r.replicas?.idle)}</td>
+              <td class="num">{seconds(r.replicas?.busy)}</td>
+              <td class="num">{seconds(r.replicas?.asleep)}</td>
+            </tr>
+          ))}
+        </Table>
       )}
     </Card>
   );

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { change, get, servicePath } from "../api";
 import { live, useLive } from "../live";
 import type { Explanation } from "../types";
-import { Card, Code, Failure, State, Tabs, useLoaded } from "../ui";
+import { Card, Code, Failure, State, Table, Tabs, useLoaded } from "../ui";
 
 type Tab = "runtime" | "request" | "wake";
 
@@ -27,7 +27,7 @@ export function WhyPage({ of }: { of: string }): JSX.Element {
           </label>
         </div>
       </div>
-      <Tabs<Tab> label="What to explain" at={tab} go={go} tabs={{ runtime: "This runtime", request: "A request", wake: "A wake" }} />
+      <Tabs<Tab> label="What to explain" at={tab} go={go} tabs={{ runtime: "Runtime", request: "Request", wake: "Cold start" }} />
       {!at && <p class="muted">There is no service.</p>}
       {at && tab === "runtime" && <Runtime of={at} />}
       {at && tab === "request" && <Ask of={at} key={at} />}
@@ -41,7 +41,8 @@ type Candidate = { name: string; scope?: string; rank?: number; rules?: Rule[]; 
 type RuntimeFacts = { result: { chosen?: Candidate; message?: string; candidates?: Candidate[] } };
 
 function Runtime({ of }: { of: string }): JSX.Element {
-  const { value, error } = useLoaded(() => get<Explanation[]>(`${servicePath(of)}/explain`), of);
+  const now = useLive("services", "changed").services.get(of);
+  const { value, error } = useLoaded(() => get<Explanation[]>(`${servicePath(of)}/explain`), of, `${now?.generation} ${now?.status.revision} ${live.changed.get("lists")}`);
   const facts = value?.[0]?.facts as RuntimeFacts | undefined;
   const list = facts?.result.candidates ?? [];
   const [all, showAll] = useState(false);
@@ -62,47 +63,35 @@ function Runtime({ of }: { of: string }): JSX.Element {
           )
         }
       >
-        <div class="scroll" tabIndex={0}>
-          <table>
-            <thead>
-              <tr>
-                <th class="num">Rank</th>
-                <th>Runtime</th>
-                <th>Rules</th>
-                <th>Why</th>
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((c) => (
-                <tr key={`${c.scope ?? ""}/${c.name}`}>
-                  <td class="num">{c.rank ? c.rank : "–"}</td>
-                  <td class="text">
-                    {c.name}
-                    <span class="sub">{c.scope}</span>
-                  </td>
-                  <td>
-                    {failures(c).length === 0 ? (
-                      <State tone="good">All pass</State>
-                    ) : (
-                      failures(c).map((r) => (
-                        <div key={r.name}>
-                          <State tone="bad">Fails {r.name}</State>
-                        </div>
-                      ))
-                    )}
-                  </td>
-                  <td class="text">
-                    {failures(c).length === 0
-                      ? c.why
-                      : failures(c).map((r) => (
-                          <div key={r.name}>{r.why}</div>
-                        ))}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table heads={[["Rank", "num"], ["Runtime"], ["Rules"], ["Why"]]}>
+          {shown.map((c) => (
+            <tr key={`${c.scope ?? ""}/${c.name}`}>
+              <td class="num">{c.rank ? c.rank : "–"}</td>
+              <td class="text">
+                {c.name}
+                <span class="sub">{c.scope}</span>
+              </td>
+              <td>
+                {failures(c).length === 0 ? (
+                  <State tone="good">All pass</State>
+                ) : (
+                  failures(c).map((r) => (
+                    <div key={r.name}>
+                      <State tone="bad">Fails {r.name}</State>
+                    </div>
+                  ))
+                )}
+              </td>
+              <td class="text">
+                {failures(c).length === 0
+                  ? c.why
+                  : failures(c).map((r) => (
+                      <div key={r.name}>{r.why}</div>
+                    ))}
+              </td>
+            </tr>
+          ))}
+        </Table>
       </Card>
       {value?.[0] && (
         <Card title="In full">
@@ -118,7 +107,7 @@ function failures(c: Candidate): Rule[] {
 }
 
 function Wake({ of }: { of: string }): JSX.Element {
-  const { value, error } = useLoaded(() => get<Explanation>(`${servicePath(of)}/explain-wake`), of);
+  const { value, error } = useLoaded(() => get<Explanation>(`${servicePath(of)}/explain-wake`), of, JSON.stringify(useLive("machine").machine?.standings));
   return (
     <>
       <Failure of={error} />
