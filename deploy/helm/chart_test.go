@@ -67,6 +67,108 @@ gateway: {enabled: false}
 controller: {replicas: 1, resources: {}}
 `,
 	"no-reserves": "crds: {install: false}\nreserves: {enabled: false}\n",
+	"https":       "crds: {install: false}\ngateway: {https: {enabled: true}}\n",
+	// What clusters differ in: how traffic comes in, who scales, who may talk to whom.
+	"platform": `
+crds: {install: false}
+commonLabels: {team: models}
+onnxImage: {repository: registry.example/onnx, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
+podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}
+networkPolicy:
+  enabled: true
+  metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
+  gatewayFrom: [{ipBlock: {cidr: 10.0.0.0/8}}]
+  apiServer: {ports: [6443], peers: [{ipBlock: {cidr: 10.0.0.1/32}}]}
+controller:
+  resources: {limits: {memory: 1.5Gi}}
+  metricsServers: ["http://prometheus.monitoring:9090", "https://metrics.example/prometheus"]
+  externalScaler: {secret: scaler}
+  networkPolicy: {egress: [{ports: [{port: 9000}]}]}
+  topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway}]
+  envFrom: [{secretRef: {name: proxy}}]
+  extraVolumes: [{name: authorities, configMap: {name: authorities}}]
+  extraVolumeMounts: [{name: authorities, mountPath: /etc/authorities, readOnly: true}]
+gateway:
+  autoscaling:
+    enabled: true
+    maxReplicas: 20
+    memoryPercent: 80
+    metrics: [{type: Pods, pods: {metric: {name: requests}, target: {type: AverageValue, averageValue: "100"}}}]
+    behavior: {scaleDown: {stabilizationWindowSeconds: 600}}
+  service:
+    type: LoadBalancer
+    loadBalancerClass: example.com/internal
+    loadBalancerSourceRanges: [10.0.0.0/8]
+    externalTrafficPolicy: Local
+    ipFamilyPolicy: PreferDualStack
+    nodePort: 30080
+    grpcNodePort: 30081
+  ingress:
+    enabled: true
+    className: nginx
+    annotations: {nginx.ingress.kubernetes.io/proxy-body-size: 64m}
+    labels: {exposed: "yes"}
+    hosts: ["*.models.example.com", api.example.com]
+    tls: [{secretName: wildcard, hosts: ["*.models.example.com"]}]
+  httpRoute:
+    enabled: true
+    labels: {exposed: "yes"}
+    annotations: {a: b}
+    parentRefs: [{name: public, namespace: infra, sectionName: https}]
+    hostnames: ["*.models.example.com"]
+    timeouts: {request: 30m}
+  tracingServer: http://otel.monitoring:4318
+  endpointPickerTimeout: 5s
+  annotations: {reloader.example.com/auto: "true"}
+  serviceAccount: {create: false, name: gateways}
+  podDisruptionBudget: {maxUnavailable: 25%}
+  envFrom: [{configMapRef: {name: proxy}}]
+  extraVolumes: [{name: authorities, configMap: {name: authorities}}]
+  extraVolumeMounts: [{name: authorities, mountPath: /etc/authorities, readOnly: true}]
+hubCache:
+  enabled: true
+  upstream: http://mirror.example:8090
+  ringMinSize: 4MiB
+  publicURL: https://hub.example
+  offline: true
+  verbose: true
+  serviceAccountName: cache
+  annotations: {a: b}
+  podLabels: {c: d}
+  podAnnotations: {a: b}
+  resources: {limits: {memory: 2G}}
+  env: [{name: GOMEMLIMIT, value: 1GiB}]
+  extraVolumes: [{name: authorities, configMap: {name: authorities}}]
+  extraVolumeMounts: [{name: authorities, mountPath: /etc/authorities, readOnly: true}]
+endpointPicker:
+  namespaces: [team-a, team-b]
+  verbose: true
+  fallbacks: 2
+  sessionHeader: X-Session-Id
+  allowPaths: [/v1/custom, "/extra/*"]
+  configMap: picker
+  tls: {secret: picker-tls}
+  serviceAccount: {name: pickers, annotations: {a: b}}
+  annotations: {a: b}
+  podLabels: {c: d}
+  topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway}]
+  env: [{name: A, value: "1"}]
+  extraVolumes: [{name: more, emptyDir: {}}]
+  extraVolumeMounts: [{name: more, mountPath: /more}]
+metrics:
+  serviceMonitor: {create: true, scrapeTimeout: 10s}
+  podMonitor: {create: true, labels: {release: prometheus}, metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: go_.*}]}
+`,
+	"policies": `
+crds: {install: false}
+rbac: {routerAccounts: false, schedulerConfigMaps: false}
+watchNamespaces: [team-a, team-b]
+networkPolicy: {enabled: true}
+onnxImage: {enabled: false}
+controller: {podDisruptionBudget: {enabled: false}}
+gateway: {podDisruptionBudget: {enabled: false}, ingress: {enabled: true}}
+endpointPicker: {namespaces: [team-a], tls: {enabled: false}}
+`,
 	"everything": `
 crds: {install: false}
 fullnameOverride: serving
@@ -96,6 +198,7 @@ gateway:
   url: "https://{name}.{namespace}.models.example.com"
   service: {port: 443, grpcPort: 8443}
   tls: {secret: certificate}
+  https: {enabled: true, port: 9443}
   apiKeys: {content: "keys: []\n"}
   corsOrigins: ["https://chat.example.com"]
   sessionHeader: X-Session-Id
@@ -119,7 +222,14 @@ gateway:
 gatewayClass: {create: true, anyHost: [infra, platform]}
 hubCache: {enabled: true, replicas: 3, ringSecret: ring, storage: {size: 1Ti, className: fast}, maxSize: 900GiB, upstream: "https://mirror.example", args: [--verbose]}
 modelStore: {hostPath: /var/lib/roundhouse/models, maxSize: 500GiB}
-endpointPicker: {namespaces: [team-a, team-b], args: [--fallbacks=2]}
+endpointPicker:
+  namespaces: [team-a, team-b]
+  args: [--fallbacks=2]
+  config:
+    apiVersion: llm-d.ai/v1alpha1
+    kind: EndpointPickerConfig
+    plugins: [{type: queue-scorer}]
+    schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
 metrics:
   serviceMonitor: {create: true, labels: {release: prometheus}}
   rules: {create: true, labels: {release: prometheus}}
@@ -130,11 +240,17 @@ metrics:
 // render is the chart with values.
 func render(t *testing.T, set string) string {
 	t.Helper()
+	return renderWith(t, set)
+}
+
+// renderWith is the chart with values, by a command with further flags.
+func renderWith(t *testing.T, set string, flags ...string) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(file, []byte(set), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := helm(t, "template", "roundhouse", "roundhouse", "--namespace", namespace, "--kube-version", "1.36.3", "--values", file)
+	out, err := helm(t, append([]string{"template", "roundhouse", "roundhouse", "--namespace", namespace, "--kube-version", "1.36.3", "--values", file}, flags...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +303,9 @@ func TestSchema(t *testing.T) {
 	for _, set := range []string{"contoller.replicas=2", "controller.replica=2", "controller.replicas=two", "controller.replicas=-1",
 		"adopt={kubeflow}", "installCRDs={knative}", "image.pullPolicy=Sometimes", "logFormat=xml", "image.digest=sha1:0", "watchNamespaces={Team_A}",
 		"gateway.service.type=External", "gateway.service.port=0", "gateway.service.prot=80", "gateway.leaveSeconds=301", "gateway.tls.cert=a",
-		"gateway.args={verbose}", "controller.leaseSeconds=5", "controller.allowInternalModels=maybe", "gateway.allowInternalModels=true", "gateway.verbose=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
+		"gateway.args={verbose}", "controller.leaseSeconds=5", "networkPolicy.apiServer.ports={}", "networkPolicy.gatewayFrom[0].pods=all", "gateway.autoscaling.minReplicas=0",
+		"gateway.ingress.path=models", "gateway.httpRoute.parentRefs[0].kind=Gateway", "gateway.service.externalTrafficPolicy=local", "commonLabels.app\\.kubernetes\\.io/name=mine",
+		"gateway.endpointPickerTimeout=soon", "controller.podDisruptionBudget.maxUnavailable=half", "endpointPicker.allowPaths={v1}", "onnxImage.digest=1", "controller.allowInternalModels=maybe", "gateway.allowInternalModels=true", "gateway.verbose=loud", "metrics.dashboard.enabled=true", "crds.kepe=true", "fullnameOverride=9lives"} {
 		_, err := helm(t, "template", "roundhouse", "roundhouse", "--kube-version", "1.36.3", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("--set %s: %v", set, err)
@@ -290,8 +408,10 @@ func place(t *testing.T, c client.Client, names ...string) {
 // operators are kinds of others that the chart makes objects of, permissive.
 var operators = []string{
 	definition("gateway.networking.k8s.io", "v1", "GatewayClass", "gatewayclasses", "Cluster"),
+	definition("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes", "Namespaced"),
 	definition("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors", "Namespaced"),
 	definition("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", "Namespaced"),
+	definition("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors", "Namespaced"),
 }
 
 func definition(group, version, kind, plural, scope string) string {
@@ -310,7 +430,7 @@ func TestServerTakes(t *testing.T) {
 	for _, text := range operators {
 		kubetest.Apply(t, c, "", text)
 	}
-	for _, kind := range []string{"ServiceMonitor", "PrometheusRule"} {
+	for _, kind := range []string{"ServiceMonitor", "PrometheusRule", "PodMonitor"} {
 		kubetest.Eventually(t, func() string {
 			u := &unstructured.UnstructuredList{}
 			u.SetAPIVersion("monitoring.coreos.com/v1")

@@ -14,7 +14,7 @@ import (
 // an API server would wait for, no definition that is converted by one, and
 // nothing that cert-manager must make.
 func TestNoWebhooks(t *testing.T) {
-	groups := []string{"", "apps", "policy", "rbac.authorization.k8s.io", "scheduling.k8s.io", "apiextensions.k8s.io", "gateway.networking.k8s.io", "monitoring.coreos.com"}
+	groups := []string{"", "apps", "policy", "autoscaling", "networking.k8s.io", "rbac.authorization.k8s.io", "scheduling.k8s.io", "apiextensions.k8s.io", "gateway.networking.k8s.io", "monitoring.coreos.com"}
 	check := func(set string, objects []*unstructured.Unstructured) {
 		for _, u := range objects {
 			if g := u.GroupVersionKind().Group; !slices.Contains(groups, g) {

@@ -2,6 +2,7 @@ package helm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,7 +46,7 @@ func reads(namespace string) []call {
 func manifests(namespace string, requests bool) (out []call) {
 	for _, k := range objects.Kinds {
 		in := namespace
-		if strings.HasPrefix(k.Kind, "Cluster") || k.Kind == "FineTunedWeight" {
+		if strings.HasPrefix(k.Kind, "Cluster") || k.Kind == "FineTunedWeight" || k.Kind == "AcceleratorClass" {
 			in = ""
 		}
 		if k.Requests() == requests {
@@ -69,6 +70,7 @@ func controllerCalls(ns string) []call {
 	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status", "roundhouse.dev:reserves/status")...)
 	out = append(out, spread(ns, "list watch", "roundhouse.dev:reserves")...)
 	out = append(out, spread(ns, "list watch create delete", "batch:jobs")...)
+	out = append(out, spread(ns, "get list watch", ":configmaps")...)
 	for _, k := range objects.Kinds {
 		if k.Status != objects.NoStatus {
 			out = append(out, spread(ns, "patch", k.Group+":"+k.Plural+"/status")...)
@@ -120,8 +122,9 @@ func TestRBAC(t *testing.T) {
 	place(t, c, namespace, "team-a", "team-b", "elsewhere")
 	const controller, gateway = "roundhouse-controller", "roundhouse-gateway"
 	never := func(ns string) []call {
-		out := spread(ns, "get list watch create update patch delete", ":secrets", ":configmaps",
+		out := spread(ns, "get list watch create update patch delete", ":secrets",
 			"rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings")
+		out = append(out, spread(ns, "create update patch delete", ":configmaps")...)
 		out = append(out, spread(ns, "bind escalate", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:clusterroles")...)
 		out = append(out, spread(ns, "create", ":serviceaccounts/token")...)
 		out = append(out, spread(ns, "impersonate", ":serviceaccounts", ":users", ":groups")...)
@@ -131,14 +134,16 @@ func TestRBAC(t *testing.T) {
 		out = append(out, spread(ns, "deletecollection", "apps:deployments", ":services")...)
 		return append(out, spread("", "delete update patch", "apiextensions.k8s.io:customresourcedefinitions", ":namespaces", "roundhouse.dev:modelservices")...)
 	}
-	own := append(spread(namespace, "list watch", ":secrets"), spread(namespace, "watch", ":configmaps")...)
+	// The controller alone reads ConfigMaps, those of schedulers.
+	configs := func(ns string) []call { return spread(ns, "get list watch", ":configmaps") }
+	own := spread(namespace, "list watch", ":secrets")
 	own = append(own, call{"get", "", "secrets", namespace, "somebody-elses"}, call{"update", "coordination.k8s.io", "leases", namespace, "somebody-elses"})
 	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods",
 		":serviceaccounts", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")
 	writes = append(writes, spread("team-a", "patch", "roundhouse.dev:modelservices/status")...)
 	writes = append(writes, spread("team-a", "get list", ":pods/log", ":secrets", "apps:deployments")...)
 	writes = append(writes, spread("team-a", "get", ":pods")...)
-	writes = append(writes, spread("team-a", "patch", "gateway.networking.k8s.io:httproutes/status", "gateway.networking.k8s.io:gateways/status")...)
+	writes = append(writes, spread("team-a", "patch", "gateway.networking.k8s.io:httproutes/status", "gateway.networking.k8s.io:grpcroutes/status", "gateway.networking.k8s.io:gateways/status")...)
 	for _, set := range []struct {
 		name    string
 		values  string
@@ -152,24 +157,31 @@ func TestRBAC(t *testing.T) {
 			},
 			map[string][]call{
 				controller: append(append(never("elsewhere"), own...), call{"create", "apiextensions.k8s.io", "customresourcedefinitions", "", ""}),
-				gateway:    append(append(append(never("elsewhere"), writes...), manifests("elsewhere", false)...), append(own, ownCalls(controller)[0])...),
+				gateway:    append(append(append(append(never("elsewhere"), configs("elsewhere")...), writes...), manifests("elsewhere", false)...), append(own, ownCalls(controller)[0])...),
 			}},
 		{"endpoint pickers", "pickers",
 			map[string][]call{"roundhouse-endpoint-picker team-a": append(spread("team-a", "list watch", ":pods", "inference.networking.k8s.io:inferencepools",
 				"inference.networking.x-k8s.io:inferencepools", "inference.networking.x-k8s.io:inferencemodels", "inference.networking.x-k8s.io:inferenceobjectives",
-				"inference.networking.x-k8s.io:inferencemodelrewrites"), spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)},
-			map[string][]call{"roundhouse-endpoint-picker team-a": append(append(never("team-a"), writes...), spread("team-b", "list", ":pods", ":services", "inference.networking.k8s.io:inferencepools")...)}},
+				"inference.networking.x-k8s.io:inferencemodelrewrites", "llm-d.ai:inferenceobjectives", "llm-d.ai:inferencemodelrewrites"), spread("", "list watch", "apiextensions.k8s.io:customresourcedefinitions")...)},
+			map[string][]call{"roundhouse-endpoint-picker team-a": append(append(append(never("team-a"), configs("team-a")...), writes...), spread("team-b", "list", ":pods", ":services", "inference.networking.k8s.io:inferencepools")...)}},
 		{"no Reserves", "no-reserves",
 			map[string][]call{controller: spread("elsewhere", "list watch", "roundhouse.dev:reserves")},
 			map[string][]call{controller: append(spread("", "get list watch", ":nodes"), spread("elsewhere", "get list create delete", "batch:jobs")...)}},
+		{"HTTPS with listeners' Secrets", "https",
+			map[string][]call{controller: spread("elsewhere", "list watch", ":secrets"), gateway: spread("elsewhere", "list watch", ":secrets")},
+			map[string][]call{controller: spread("elsewhere", "create update patch delete", ":secrets"), gateway: spread("elsewhere", "create update patch delete", ":secrets")}},
+		{"no accounts of routers and no ConfigMaps of schedulers", "policies",
+			map[string][]call{controller: spread("team-a", "get", ":serviceaccounts")},
+			map[string][]call{controller: append(append(configs("team-a"), spread("team-a", "list watch create patch delete", ":serviceaccounts")...),
+				spread("team-a", "get list create patch delete", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")...)}},
 		{"two namespaces", "namespaces",
 			map[string][]call{
 				controller: append(append(controllerCalls("team-a"), controllerCalls("team-b")...), ownCalls(controller)...),
 				gateway:    append(gatewayCalls("team-b"), call{"get", "", "configmaps", namespace, controller}, call{"watch", "discovery.k8s.io", "endpointslices", namespace, ""}),
 			},
 			map[string][]call{
-				controller: append(append(never("team-a"), own...), append(spread("", "list", "roundhouse.dev:modelservices", ":namespaces", "apps:deployments"), spread("elsewhere", "get list create", "apps:deployments", "roundhouse.dev:modelservices", ":pods")...)...),
-				gateway:    append(append(never("team-a"), writes...), spread("elsewhere", "get patch", "apps:deployments/scale", "roundhouse.dev:pools")...),
+				controller: append(append(never("team-a"), own...), append(spread("", "list", "roundhouse.dev:modelservices", ":namespaces", "apps:deployments"), spread("elsewhere", "get list create", "apps:deployments", "roundhouse.dev:modelservices", ":pods", ":configmaps")...)...),
+				gateway:    append(append(append(never("team-a"), configs("team-a")...), writes...), spread("elsewhere", "get patch", "apps:deployments/scale", "roundhouse.dev:pools")...),
 			}},
 	} {
 		t.Run(set.name, func(t *testing.T) {
@@ -236,4 +248,26 @@ func may(t *testing.T, c client.Client, account string, want call) bool {
 	}
 	allowed, _, _ := unstructured.NestedBool(raw.Object, "status", "allowed")
 	return allowed
+}
+
+// TestRBACApart: with rbac.create false nothing of it is rendered, and what an
+// administrator applies instead is all that would have been.
+func TestRBACApart(t *testing.T) {
+	rules := func(out string) (names []string) {
+		for _, u := range kubetest.Parse(t, out) {
+			if u.GroupVersionKind().Group == "rbac.authorization.k8s.io" {
+				names = append(names, u.GetKind()+" "+u.GetNamespace()+"/"+u.GetName())
+			}
+		}
+		return names
+	}
+	for name, set := range values {
+		apart := rules(renderWith(t, set, "--show-only", "templates/rbac.yaml", "--set", "rbac.create=true"))
+		if all := rules(renderWith(t, set, "--set", "rbac.create=true")); len(all) == 0 || !slices.Equal(apart, all) {
+			t.Errorf("%s: %v apart, of %v", name, apart, all)
+		}
+		if left := rules(renderWith(t, set, "--set", "rbac.create=false")); len(left) > 0 {
+			t.Errorf("%s: %v without rbac.create", name, left)
+		}
+	}
 }

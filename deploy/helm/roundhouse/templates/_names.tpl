@@ -8,6 +8,23 @@
 {{- end -}}
 {{- end }}
 
+{{/* The image with ONNX Runtime, where it is not what the controller takes by itself. */}}
+{{- define "roundhouse.onnxImage" -}}
+{{- $own := .Values.image }}
+{{- with .Values.onnxImage }}
+{{- if not .enabled -}}
+none
+{{- else if or .repository .tag .digest -}}
+{{ .repository | default (printf "%s-onnx" $own.repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $own.tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The account of a component: a dict with root, component and values. */}}
+{{- define "roundhouse.account" -}}
+{{- .values.serviceAccount.name | default (printf "%s-%s" (include "roundhouse.name" .root) .component) -}}
+{{- end }}
+
 {{/* The PriorityClass of placeholders, which has no namespace of its own. */}}
 {{- define "roundhouse.reserveClass" -}}
 {{ .Release.Namespace }}-{{ include "roundhouse.name" . }}-reserve
@@ -28,35 +45,13 @@ http://{{ include "roundhouse.name" . }}-hub-cache.{{ .Release.Namespace }}.svc:
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "roundhouse.selector" -}}
 app.kubernetes.io/name: roundhouse
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
-{{- end }}
-
-{{/* What every pod may: nothing but run. */}}
-{{- define "roundhouse.podSecurity" -}}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
-{{- end }}
-
-{{- define "roundhouse.containerSecurity" -}}
-securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
-{{- end }}
-
-{{- define "roundhouse.placement" -}}
-{{- $given := dict }}
-{{- range $field := list "nodeSelector" "tolerations" "priorityClassName" }}
-{{- with get $ $field }}{{ $_ := set $given $field . }}{{ end }}
-{{- end }}
-{{- with $given }}{{ toYaml . }}{{ end }}
 {{- end }}

@@ -14,21 +14,27 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [inferenceservices]
   verbs: [get, list, watch]
 - apiGroups: [serving.kserve.io]
-  resources: [llminferenceservices]
+  resources: [llminferenceservices, trainedmodels, inferencegraphs]
   verbs: [get, list, watch]
 - apiGroups: [machinelearning.seldon.io]
   resources: [seldondeployments]
   verbs: [get, list, watch]
 - apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
-  resources: [inferencepools, inferencemodels, inferenceobjectives, inferencemodelrewrites]
+  resources: [inferencepools, inferencepoolimports, inferencemodels, inferenceobjectives, inferencemodelrewrites]
   verbs: [get, list, watch]
 - apiGroups: [llm-d.ai]
   resources: [inferenceobjectives, inferencemodelrewrites]
   verbs: [get, list, watch]
-# Both judge which HTTPRoutes are the gateway's.
+# Both judge which routes are the gateway's.
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [httproutes, gateways, referencegrants]
+  resources: [httproutes, grpcroutes, gateways, referencegrants]
   verbs: [get, list, watch]
+{{- if and .Values.gateway.enabled .Values.gateway.https.enabled }}
+# Listeners for HTTPS name their certificates.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [list, watch]
+{{- end }}
 # Both find replicas by EndpointSlices, and decisions in ControllerRevisions.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
@@ -68,6 +74,13 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [serving.kserve.io]
   resources: [llminferenceserviceconfigs]
   verbs: [get, list, watch]
+{{- if .Values.rbac.schedulerConfigMaps }}
+# ConfigMaps that LLMInferenceServices name for their scheduler. The metadata of
+# all is watched once one is named, and the content of those is read.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch]
+{{- end }}
 # Status, in the dialect a manifest came in.
 - apiGroups: [roundhouse.dev]
   resources: [modelservices/status, servingruntimes/status, routes/status, pools/status]
@@ -76,19 +89,19 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [inferenceservices/status]
   verbs: [get, patch, update]
 - apiGroups: [serving.kserve.io]
-  resources: [llminferenceservices/status]
+  resources: [llminferenceservices/status, trainedmodels/status, inferencegraphs/status]
   verbs: [get, patch, update]
 - apiGroups: [machinelearning.seldon.io]
   resources: [seldondeployments/status]
   verbs: [get, patch, update]
 - apiGroups: [inference.networking.k8s.io, inference.networking.x-k8s.io]
-  resources: [inferencepools/status, inferencemodels/status, inferenceobjectives/status, inferencemodelrewrites/status]
+  resources: [inferencepools/status, inferencepoolimports/status, inferencemodels/status, inferenceobjectives/status, inferencemodelrewrites/status]
   verbs: [get, patch, update]
 - apiGroups: [llm-d.ai]
   resources: [inferenceobjectives/status, inferencemodelrewrites/status]
   verbs: [get, patch, update]
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [gateways/status, httproutes/status]
+  resources: [gateways/status, httproutes/status, grpcroutes/status]
   verbs: [get, patch, update]
 # Objects of a service belong to its manifest: some clusters let only those name
 # an owner who may write its finalizers.
@@ -99,7 +112,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [inferenceservices/finalizers]
   verbs: [update]
 - apiGroups: [serving.kserve.io]
-  resources: [llminferenceservices/finalizers]
+  resources: [llminferenceservices/finalizers, trainedmodels/finalizers]
   verbs: [update]
 - apiGroups: [machinelearning.seldon.io]
   resources: [seldondeployments/finalizers]
@@ -123,15 +136,21 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+# The names of the secrets that an account lists: pods fetch models with them.
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [get]
+{{- if .Values.rbac.routerAccounts }}
 # A router that looks for pods itself, as SGLang's does, gets an account and a
 # role that may. The API server lets nobody give away what he does not hold
 # himself, which of this account is little; pods are among it, below.
 - apiGroups: [""]
   resources: [serviceaccounts]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 # The records of what was decided.
 - apiGroups: [apps]
   resources: [controllerrevisions]
@@ -179,7 +198,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [clusterservingruntimes]
   verbs: [get, list, watch]
 - apiGroups: [ome.io]
-  resources: [clusterbasemodels, finetunedweights]
+  resources: [clusterbasemodels, finetunedweights, acceleratorclasses]
   verbs: [get, list, watch]
 - apiGroups: [roundhouse.dev]
   resources: [clusterservingruntimes/status]
@@ -259,7 +278,7 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# They name the Services of their endpoint pickers.
+# They name the Services of their endpoint pickers, and routes any.
 - apiGroups: [""]
   resources: [services]
   verbs: [list, watch]
