@@ -3,7 +3,9 @@
 //
 //	go run ./deploy/image -o FILE -tag NAME DIR…
 //
-// Each DIR holds the programs of one architecture, roundhouse among them.
+// Each DIR holds the programs of one architecture, roundhouse among them, and with
+// -tree in DIR/root the files that go to the image's root besides, such as
+// libraries.
 package main
 
 import (
@@ -25,16 +27,17 @@ import (
 func main() {
 	output := flag.String("o", "roundhouse-image.tar", "the `file` to write")
 	tag := flag.String("tag", "roundhouse:dev", "the image's `name`")
+	trees := flag.Bool("tree", false, "put what is in root of each DIR into the image")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *output, *tag, flag.Args()); err != nil {
+	if err := run(ctx, *output, *tag, *trees, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, output, tag string, folders []string) error {
+func run(ctx context.Context, output, tag string, trees bool, folders []string) error {
 	release := image.Release{Tag: tag, Roots: roots()}
 	for _, folder := range folders {
 		// Glob sorts: roundhouse comes before roundhouse-server.
@@ -46,6 +49,9 @@ func run(ctx context.Context, output, tag string, folders []string) error {
 			return fmt.Errorf("%s holds no program roundhouse", folder)
 		}
 		release.Programs = append(release.Programs, programs)
+		if trees {
+			release.Trees = append(release.Trees, filepath.Join(folder, "root"))
+		}
 	}
 	whole := output + ".part"
 	f, err := os.Create(whole)
