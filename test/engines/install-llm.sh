@@ -21,9 +21,15 @@ for python in "$named" "python$version" "$HOME/.pyenv/versions/$version"*/bin/py
 done
 uv venv --quiet --clear --seed --python "$python" "$dir/env"
 echo torch==2.13.0 > "$dir/override.txt"
-uv pip install --quiet --python "$dir/env/bin/python" --override "$dir/override.txt" -r <(grep -v '^sglang==' "$here/requirements-$engine.txt")
+# Their own lists ask for kernels and libraries of GPUs, which a CPU cannot use.
+bare='^(sglang|sglang-router|nixl|nixl-cu13)=='
+uv pip install --quiet --python "$dir/env/bin/python" --override "$dir/override.txt" -r <(grep -vE "$bare" "$here/requirements-$engine.txt")
+uv pip install --quiet --python "$dir/env/bin/python" --no-deps -r <(grep -E "$bare" "$here/requirements-$engine.txt")
 packages=$("$dir/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir -p "$dir/bin"
+# Threads that wait for one another, where there are more of them than cores, make a
+# model of this size several times slower.
+threads='export OMP_NUM_THREADS=1'
 printf '#!/bin/sh\nexec %s/env/bin/python "$@"\n' "$dir" > "$dir/bin/python"
 case $engine in
 vllm)
@@ -35,6 +41,7 @@ vllm)
   # What a machine of two cores and no GPU needs besides the catalog's arguments.
   cat > "$dir/bin/vllm" <<END
 #!/bin/sh
+$threads
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_WORKER_MULTIPROCESSING_METHOD=fork VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 [ "\$1" = serve ] && set -- "\$@" --enforce-eager --dtype float32
 exec $dir/env/bin/python -m vllm.entrypoints.cli.main "\$@"
@@ -62,6 +69,7 @@ END
   grep -rl pin_memory "$packages/sglang/srt/lora" --include='*.py' | xargs sed -i -e 's/pin_memory=True/pin_memory=False/' -e 's/\.pin_memory()//'
   cat > "$dir/bin/sglang" <<END
 #!/bin/sh
+$threads
 export SGLANG_USE_CPU_ENGINE=1
 [ "\$1" = serve ] && set -- "\$@" --device cpu --attention-backend torch_native --sampling-backend pytorch --disable-overlap-schedule --max-total-tokens 8192 --lora-backend torch_native
 exec $dir/env/bin/sglang "\$@"

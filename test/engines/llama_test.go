@@ -82,18 +82,7 @@ func TestLlamaDrains(t *testing.T) {
 	s := n.stream("/v1/completions", llamaLong)
 	const edited = "\n  engine: {args: [--ctx-size, \"4096\"]}"
 	n.apply(llamaService("tiny", file, "{minReplicas: 1, maxReplicas: 1}", edited))
-	n.eventually("the old replica drains and the new one serves", func() (bool, string) {
-		phases := map[string]string{}
-		for _, p := range n.service("tiny").Replicas {
-			phases[p.ID] = p.Phase
-		}
-		was := phases[old.ID]
-		delete(phases, old.ID)
-		for _, now := range phases {
-			return was == "Draining" && now == "Ready", was + ", " + now
-		}
-		return false, was
-	})
+	n.replaced("tiny", old)
 	s.whole(llamaTokens)
 
 	n.apply(llamaService("tiny", file, "{minReplicas: 2, maxReplicas: 2}", edited))

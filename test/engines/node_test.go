@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 		client.Timeout = patience
 	}
 	code, err := runWithBinary(m)
+	if tiny.folder != "" {
+		err = errors.Join(err, os.RemoveAll(tiny.folder))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "engines:", err)
 		code = 1
@@ -84,27 +87,35 @@ func startNode(t *testing.T, programs ...string) *node {
 	n := &node{t: t, dir: dir, mark: "ENGINES_DATA_DIR=" + dir, exited: make(chan struct{}),
 		path: strings.Join(append(programs, os.Getenv("PATH")), ":")}
 	n.cmd = exec.Command(binary, "up", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--hub-cache", "off", "--data-dir", dir)
+	n.launch(func(out string) bool {
+		n.gateway = after(out, "Roundhouse answers at  ")
+		n.grpc = after(out, "gRPC                   ")
+		n.admin = after(out, "Admin API and metrics  ")
+		return n.gateway != "" && n.grpc != "" && n.admin != ""
+	})
+	return n
+}
+
+// launch starts the node's command, which prints its addresses.
+func (n *node) launch(addresses func(out string) (all bool)) {
+	n.t.Helper()
 	n.cmd.Stdout, n.cmd.Stderr, n.cmd.Env, n.cmd.WaitDelay = &n.out, &n.logs, n.environ(), time.Second
 	if err := n.cmd.Start(); err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	go func() {
 		_ = n.cmd.Wait()
 		close(n.exited)
 	}()
-	t.Cleanup(n.end)
-	n.eventually("up prints its addresses", func() (bool, string) {
+	n.t.Cleanup(n.end)
+	n.eventually("the addresses are printed", func() (bool, string) {
 		select {
 		case <-n.exited:
-			t.Fatalf("up ended at once:\n%s", n.logs.String())
+			n.t.Fatalf("roundhouse ended at once:\n%s", n.logs.String())
 		default:
 		}
-		n.gateway = after(n.out.String(), "Roundhouse answers at  ")
-		n.grpc = after(n.out.String(), "gRPC                   ")
-		n.admin = after(n.out.String(), "Admin API and metrics  ")
-		return n.gateway != "" && n.grpc != "" && n.admin != "", n.out.String()
+		return addresses(n.out.String()), n.out.String()
 	})
-	return n
 }
 
 func (n *node) environ() []string {
@@ -117,7 +128,7 @@ func (n *node) end() {
 	select {
 	case <-n.exited:
 	case <-time.After(patience):
-		n.t.Errorf("up has not ended %s after SIGTERM", patience)
+		n.t.Errorf("it has not ended %s after SIGTERM", patience)
 		_ = n.cmd.Process.Kill()
 		<-n.exited
 	}
@@ -133,7 +144,7 @@ func (n *node) end() {
 	}
 	if n.t.Failed() {
 		logs := n.logs.String()
-		n.t.Logf("up logged:\n%s", logs[max(0, len(logs)-12<<10):])
+		n.t.Logf("%s logged:\n%s", n.cmd.Args[1], logs[max(0, len(logs)-12<<10):])
 	}
 }
 
@@ -225,6 +236,58 @@ func (n *node) restarted(name string, pid int) {
 		ok := len(parts) == 1 && parts[0].Phase == "Ready" && parts[0].PID != pid
 		return ok, fmt.Sprintf("%+v", parts)
 	})
+}
+
+// replaced waits until another revision's replica serves while the old one drains.
+func (n *node) replaced(name string, old part) {
+	n.t.Helper()
+	n.eventually("the old replica drains and the new one serves", func() (bool, string) {
+		phases := map[string]string{}
+		for _, p := range n.service(name).Replicas {
+			phases[p.ID] = p.Phase
+		}
+		was := phases[old.ID]
+		delete(phases, old.ID)
+		for _, now := range phases {
+			return was == "Draining" && now == "Ready", was + ", " + now
+		}
+		return false, was
+	})
+}
+
+// edited applies another revision of a service that streams without end: the
+// stream goes on until its client leaves, and then the old replica ends.
+func (n *node) edited(name, manifest string, s *stream) {
+	n.t.Helper()
+	old := n.ready(name, 1)[0]
+	n.apply(manifest)
+	n.replaced(name, old)
+	s.goesOn(40)
+	s.cancel()
+	if now := n.ready(name, 1)[0]; now.ID == old.ID {
+		n.t.Errorf("the old replica of %s stays", name)
+	}
+}
+
+// killedUnanswered kills a service's only replica while it has a request of which it
+// has not read anything: the next process answers.
+func (n *node) killedUnanswered(name string, ask func() answer) {
+	n.t.Helper()
+	was := n.ready(name, 1)[0]
+	if err := syscall.Kill(was.PID, syscall.SIGSTOP); err != nil {
+		n.t.Fatal(err)
+	}
+	waiting := make(chan answer)
+	go func() { waiting <- ask() }()
+	n.eventually("the replica has the request", func() (bool, string) {
+		sum := n.figures(n.admin + "/metrics")["roundhouse_gateway_endpoint_in_flight"]
+		return sum == 1, strconv.FormatFloat(sum, 'g', -1, 64)
+	})
+	kill(n.t, was.PID)
+	if a := <-waiting; a.status != http.StatusOK {
+		n.t.Errorf("%s was killed before it answered, and the next process: %s", name, a)
+	}
+	n.restarted(name, was.PID)
 }
 
 // eventually polls until a condition holds, and fails with its last state when

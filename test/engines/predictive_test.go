@@ -107,14 +107,17 @@ func TestTriton(t *testing.T) {
 	// Ten thousand numbers take minutes, unless the engine learns that nobody
 	// reads them.
 	page := n.ready("count", 1)[0].metrics()
-	before := n.figures(page)["nv_inference_request_success"]
+	n.figure(page, "nv_inference_request_success", 1) // the stream of three, which is counted a moment later
 	s := n.stream("/v2/models/count/generate_stream", `{"N":10000}`)
 	s.cancel()
-	n.figure(page, "nv_inference_request_success", before+1)
+	n.figure(page, "nv_inference_request_success", 2)
 	n.reads("triton", page)
 	n.scraped()
 	n.leaveOverGRPC("count")
-	n.figure(page, "nv_inference_request_success", before+2)
+	n.figure(page, "nv_inference_request_success", 3)
+
+	s = n.stream("/v2/models/count/generate_stream", `{"N":10000}`)
+	n.edited("count", tritonService("count", folder+"/triton/count", ", args: [--log-verbose=0]"), s)
 }
 
 // leaveOverGRPC begins a stream of ten thousand numbers and leaves it.
@@ -158,7 +161,9 @@ func TestTritonFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.apply(tritonService("count", folder+"/triton/count", "") + "---\n" + tritonService("double", folder+"/triton/double", "") + "---\n" +
-		strings.Replace(tritonService("count", folder+"/triton/count", `, args: [--no-such-flag]`), "name: count", "name: flag", 1))
+		strings.Replace(tritonService("count", folder+"/triton/count", `, args: [--no-such-flag]`), "name: count", "name: flag", 1) + "---\n" +
+		strings.Replace(tritonService("count", "/no/such/repository", ""), "name: count", "name: absent", 1))
+	n.killedUnanswered("count", func() answer { return n.post("/v2/models/count/generate_stream", `{"N":3}`) })
 	was := n.ready("count", 1)[0]
 	s := n.stream("/v2/models/count/generate_stream", `{"N":10000}`)
 	for _, stub := range children(t, was.PID, "triton_python_b") {
@@ -177,7 +182,7 @@ func TestTritonFails(t *testing.T) {
 	if a := n.post("/v2/models/count/generate_stream", `{"N":3}`); a.status != 200 {
 		t.Errorf("after the restart: %s", a)
 	}
-	for name, cause := range map[string]string{"double": "No module named 'no_such_module'", "flag": "no-such-flag"} {
+	for name, cause := range map[string]string{"double": "No module named 'no_such_module'", "flag": "no-such-flag", "absent": "/no/such/repository"} {
 		n.eventually("get names the cause for "+name, func() (bool, string) {
 			out := n.do("get", name)
 			return strings.Contains(out, cause), out
@@ -226,6 +231,9 @@ func TestKServe(t *testing.T) {
 		t.Errorf("an answer that its replica broke off ends as if it were whole: %q", raw)
 	}
 	n.restarted("count", was.PID)
+	n.killedUnanswered("count", func() answer { return n.post("/v1/models/count:predict", `{"instances":[3]}`) })
+	s = n.stream("/v1/models/count:predict", ask)
+	n.edited("count", kserveService(t, "count", "minReplicas: 1\n    maxReplicas: 1", ", --workers=1"), s)
 	n.eventually("get names the cause", func() (bool, string) {
 		out := n.do("get", "flag")
 		return strings.Contains(out, "argument --http_port: invalid int value: 'none'"), out

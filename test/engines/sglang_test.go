@@ -1,9 +1,12 @@
 package engines
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // sglangService is a service of SGLang with two adapters, on CPUs, which the
@@ -12,13 +15,18 @@ func sglangService(name, folder, more string) string {
 	return strings.NewReplacer("runtime: {name: vllm}", "runtime: {name: sglang}", "name: tiny", "name: "+name).Replace(vllmService(folder, more))
 }
 
-// TestSGLang starts SGLang by the catalog's entry: adapters that answer
-// differently, names that are none, and the metrics that its load is read by.
+// sglangAlone is a service of SGLang without adapters.
+func sglangAlone(folder, scaling, more string) string {
+	return strings.Replace(alone(folder, scaling, more), "runtime: {name: vllm}", "runtime: {name: sglang}", 1)
+}
+
+// TestSGLang starts SGLang by the catalog's entry: SDKs, adapters that answer
+// differently, names that are none, the metrics that its load is read by, a client
+// that leaves, and the end of each of its processes.
 func TestSGLang(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
-	n, folder := startNode(t, bin), t.TempDir()
-	python(t, bin, "hf_model.py", folder)
-	n.apply(sglangService("tiny", folder, ", args: [--enable-priority-scheduling]"))
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(sglangService("tiny", folder, ", args: [--enable-priority-scheduling, --constrained-json-disable-any-whitespace, --tool-call-parser, qwen25]"))
 	was := n.ready("tiny", 1)[0]
 	n.differ("tiny", "sql", "chat")
 	// SGLang itself answers names that it does not know by the base model.
@@ -31,17 +39,126 @@ func TestSGLang(t *testing.T) {
 		}
 	}
 	n.reads("sglang", was.metrics())
+	t.Log(python(t, bin, "sdks.py", n.gateway, "sglang"))
+
+	const running = "sglang:num_running_reqs"
+	s := n.stream("/v1/completions", long("tiny"))
+	n.total(was.metrics(), running, 1)
+	n.scraped()
+	s.cancel()
+	n.total(was.metrics(), running, 0)
+}
+
+// TestSGLangKilled kills each of SGLang's processes.
+func TestSGLangKilled(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", ""))
+	const running = "sglang:num_running_reqs"
+	for _, process := range []string{"sglang::schedul", "sglang::detoken"} {
+		n.killed("tiny", running, func(p part) []int { return children(t, p.PID, process) })
+	}
+	n.killed("tiny", running, func(p part) []int { return []int{p.PID} })
+}
+
+// TestSGLangEmbeds asks an SGLang that embeds.
+func TestSGLangEmbeds(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", ", args: [--is-embedding]"))
+	n.ready("tiny", 1)
+	t.Log(python(t, bin, "sdks.py", n.gateway, "sglang-embeds"))
+}
+
+// TestSGLangDrains: streams go on while a service is scaled down and edited.
+func TestSGLangDrains(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	const one, two, slow = "minReplicas: 1, maxReplicas: 1", "minReplicas: 2, maxReplicas: 2", ", terminationGracePeriodSeconds: 1200" // a stream takes minutes on a slow machine
+	n.apply(sglangAlone(folder, two, slow))
+	n.drains(sglangAlone(folder, one, slow), sglangAlone(folder, one, slow+", args: [--max-running-requests, '8']"), n.ready("tiny", 2), "sglang:num_running_reqs")
+}
+
+// TestSGLangPriority wakes SGLang from zero; a request of a higher priority is
+// answered before those that waited longer.
+func TestSGLangPriority(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(sglangAlone(folder, "minReplicas: 0, maxReplicas: 1", ", args: [--enable-priority-scheduling, --disable-priority-preemption, --max-running-requests, '1']"))
+	begun := time.Now()
+	n.complete("hello there")
+	t.Logf("woken from zero in %s", time.Since(begun).Round(time.Second))
+	page := n.ready("tiny", 1)[0].metrics()
+	first := n.stream("/v1/completions", long("tiny"))
+	n.total(page, "sglang:num_running_reqs", 1)
+	order := make(chan int)
+	for i, priority := range []int{0, 1, 10} {
+		go func() {
+			n.post("/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":"hello","max_tokens":200,"priority":%d}`, priority))
+			order <- priority
+		}()
+		n.total(page, "sglang:num_queue_reqs", i+1)
+	}
+	first.rest()
+	if a, b, c := <-order, <-order, <-order; a != 10 || b != 1 || c != 0 {
+		t.Errorf("answered in the order of the priorities %d, %d, %d", a, b, c)
+	}
+}
+
+// total waits until a figure of SGLang has a value. With priority scheduling each
+// priority has a series, and their sum one without a name.
+func (n *node) total(page, name string, want int) {
+	n.t.Helper()
+	n.eventually(fmt.Sprintf("%s is %d", name, want), func() (bool, string) {
+		text := n.send("GET", page, "").body
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, name+"{") && (strings.Contains(line, `priority=""`) || !strings.Contains(line, "priority=")) {
+				return strings.HasSuffix(strings.TrimSpace(line), fmt.Sprintf(" %d.0", want)), line
+			}
+		}
+		return false, text
+	})
+}
+
+// TestSGLangRouter puts SGLang's router before an engine that publishes KV events.
+func TestSGLangRouter(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", `, args: [--kv-events-config, '{"publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}']`) + `  router:
+    local:
+      command: [python, -m, sglang_router.launch_router, --host, 127.0.0.1, --port, "{{.Port}}", --worker-urls, "http://$(ROUNDHOUSE_ENGINE_ADDRESS)",
+        --health-check-interval-secs, "2"]
+      readinessProbe: {httpGet: {path: /readiness, port: 8080}}
+`)
+	parts := n.ready("tiny", 2)
+	at := slices.IndexFunc(parts, func(p part) bool { return strings.Contains(p.ID, "-router-") })
+	if at < 0 {
+		t.Fatalf("there is no router: %+v", parts)
+	}
+	router, engine := parts[at], parts[1-at]
+	heard := listenToKV(t, bin, []part{engine})
+	n.complete("hello by way of the router")
+	if err := heard.Wait(); err != nil {
+		t.Errorf("KV events: %v", err)
+	}
+	kill(t, router.PID)
+	n.complete("hello by way of the next router")
+	if asked := n.figures(engine.metrics())["sglang:num_requests_total"]; asked < 2 {
+		t.Errorf("the engine had %v of 2 requests", asked)
+	}
 }
 
 // TestSGLangCannotStart: get names the cause that the engine printed.
 func TestSGLangCannotStart(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
-	n, folder := startNode(t, bin), t.TempDir()
-	python(t, bin, "hf_model.py", folder)
-	n.apply(sglangService("flag", folder, ", args: [--no-such-flag]"))
-	n.eventually("get names the flag", func() (bool, string) {
-		out := n.do("get", "flag")
-		return strings.Contains(out, "unrecognized arguments: --no-such-flag"), out
-	})
-	t.Log(n.do("get", "flag"))
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(sglangService("flag", folder, ", args: [--no-such-flag]") + "---\n" +
+		strings.Replace(sglangAlone("/no/such", "minReplicas: 1, maxReplicas: 1", ""), "name: tiny", "name: absent", 1))
+	for name, cause := range map[string]string{"flag": "unrecognized arguments: --no-such-flag", "absent": "/no/such/model"} {
+		n.eventually("get names the cause for "+name, func() (bool, string) {
+			out := n.do("get", name)
+			return strings.Contains(out, cause), out
+		})
+		t.Log(n.do("get", name))
+	}
 }

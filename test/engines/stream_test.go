@@ -69,6 +69,29 @@ func (s *stream) whole(tokens int) {
 	}
 }
 
+// used fails unless the stream ends with [DONE] after a count of so many tokens:
+// some engines send several in one event.
+func (s *stream) used(tokens int) {
+	s.t.Helper()
+	events := s.rest()
+	if last := events[len(events)-1]; last != "data: [DONE]" || len(events) < 2 {
+		s.t.Errorf("the stream ends with %.300q", last)
+		return
+	}
+	contains(s.t, events[len(events)-2], fmt.Sprintf(`"completion_tokens":%d`, tokens))
+}
+
+// goesOn reads further lines, while the replica that sends them drains.
+func (s *stream) goesOn(lines int) {
+	s.t.Helper()
+	for range lines {
+		if line, err := s.from.ReadString('\n'); err != nil {
+			s.t.Errorf("a stream of a replica that drains ends: %v after %q", err, line)
+			return
+		}
+	}
+}
+
 // broken fails unless the stream ends with the event that says that its replica
 // failed, after whole events.
 func (s *stream) broken() {

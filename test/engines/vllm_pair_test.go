@@ -8,42 +8,52 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
-// vllmPair is a service of two replicas that publish KV events.
-func vllmPair(folder string) string {
+// vllmPair is a service of replicas that publish KV events.
+func vllmPair(folder string, replicas int, more string) string {
+	count := strconv.Itoa(replicas)
 	return `apiVersion: roundhouse.dev/v1alpha1
 kind: ModelService
 metadata: {name: tiny}
 spec:
   model: {uri: "file://` + folder + `/model"}
   runtime: {name: vllm}
-  scaling: {minReplicas: 2, maxReplicas: 2, startupTimeout: 20m}
+  scaling: {minReplicas: ` + count + `, maxReplicas: ` + count + `, startupTimeout: 20m}
   engine:
+    terminationGracePeriodSeconds: 1200 # a stream takes minutes on a slow machine
     resources: {limits: {nvidia.com/gpu: 0}}
-    args:
-      - --kv-events-config
-      - '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}'
+    args: [--kv-events-config, '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}'` + more + `]
 `
 }
 
 // TestVLLMPair: of two replicas each holds the prefixes of its conversations, and
-// publishes them.
+// publishes them; streams go on while the service is scaled down and edited.
 func TestVLLMPair(t *testing.T) {
 	bin := vllm.needs(t, "vllm", "python")
-	n, folder := startNode(t, bin), t.TempDir()
-	python(t, bin, "hf_model.py", folder)
-	n.apply(vllmPair(folder))
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(vllmPair(folder, 2, ""))
 	parts := n.ready("tiny", 2)
 	heard := listenToKV(t, bin, parts)
-	n.remembers(parts)
+	for _, c := range []struct {
+		gateways      int
+		events, share bool
+		least         float64 // part of the reusable tokens
+		even          float64 // least part of the requests of each replica
+	}{{1, false, false, 0.98, 0.4}, {2, false, true, 0.98, 0.4}, {1, true, false, 0.98, 0.4}, {2, true, true, 0.98, 0.4}, {2, true, false, 0.9, 0}, {2, false, false, 0.9, 0}} {
+		what := fmt.Sprintf("%d gateways, KV events %t, sharing %t", c.gateways, c.events, c.share)
+		remembers(t, startGateways(t, c.gateways, parts, c.events, c.share), parts, what, c.least, c.even)
+	}
 	if err := heard.Wait(); err != nil {
 		t.Errorf("KV events: %v", err)
 	}
+	n.drains(vllmPair(folder, 1, ""), vllmPair(folder, 1, ", --max-num-seqs, '8'"), parts, "vllm:num_requests_running")
 }
 
 // listenToKV starts a subscriber, which ends when each replica has published a
@@ -79,65 +89,142 @@ func listenToKV(t *testing.T, bin string, parts []part) *exec.Cmd {
 	return cmd
 }
 
-// remembers has four conversations at once over two replicas: by the engines'
-// own counters, nearly all of what a turn repeats is cached.
-func (n *node) remembers(parts []part) {
-	n.t.Helper()
-	const turns, block = 8, 128 // tokens of a block on a CPU
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	before := n.cached(parts)
-	repeated := 0.0
+const (
+	turns = 20
+	block = 128 // tokens of a block on a CPU
+)
+
+// remembers has four conversations of 20 turns at once over two replicas, by turns
+// through the gateways; two begin with one system prompt, two with another. By the
+// engines' own counters, nearly all of what a turn repeats is cached, and each replica
+// has its part of the requests.
+func remembers(t *testing.T, gateways []*node, parts []part, what string, least, even float64) {
+	t.Helper()
+	n, begun := gateways[0], time.Now()
+	cached, asked := n.each(parts, "vllm:prefix_cache_hits_total"), n.each(parts, "vllm:request_success_total")
+	var talks []*talk
 	for c := range 4 {
+		system := fmt.Sprintf("%s: you are guide %d of a roundhouse. ", what, c/2)
+		talks = append(talks, &talk{prompt: system + strings.Repeat("the quick brown fox jumps over the lazy dog ", 18), name: fmt.Sprintf("conversation %d of %s", c, what)})
+	}
+	reusable := 0.0
+	for i, c := range talks {
+		c.turn(gateways[i%len(gateways)], 0)
+		if i%2 == 1 {
+			c.repeated = (talks[i-1].last - added) / block * block
+		}
+	}
+	var all sync.WaitGroup
+	for i, c := range talks {
 		all.Go(func() {
-			prompt := strings.Repeat("conversation "+strconv.Itoa(c)+" of the quick brown fox ", 15)
-			last := 0
-			for turn := range turns {
-				body, err := json.Marshal(map[string]any{"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0})
-				if err != nil {
-					n.t.Error(err)
-					return
-				}
-				a := n.post("/v1/completions", string(body))
-				var said struct {
-					Choices []struct{ Text string }
-					Usage   struct {
-						Prompt int `json:"prompt_tokens"`
-					}
-				}
-				if err := json.Unmarshal([]byte(a.body), &said); err != nil || a.status != http.StatusOK || len(said.Choices) != 1 {
-					n.t.Errorf("turn %d of conversation %d: %s", turn, c, a)
-					return
-				}
-				mu.Lock()
-				repeated += float64(last / block * block)
-				mu.Unlock()
-				last = said.Usage.Prompt
-				prompt += said.Choices[0].Text + " hello there, what is turn " + strconv.Itoa(turn) + "? "
+			for turn := 1; turn < turns; turn++ {
+				c.repeated += c.last / block * block
+				c.turn(gateways[(turn+i)%len(gateways)], turn)
 			}
 		})
 	}
 	all.Wait()
-	sum := 0.0
-	for i, after := range n.cached(parts) {
-		hits := after - before[i]
-		n.t.Logf("replica %s: %v tokens of prompts cached", parts[i].ID, hits)
-		if hits == 0 {
-			n.t.Errorf("replica %s had no conversation", parts[i].ID)
-		}
-		sum += hits
+	for _, c := range talks {
+		reusable += float64(c.repeated)
 	}
-	n.t.Logf("%v of %v repeated tokens cached", sum, repeated)
-	if repeated == 0 || sum < 0.95*repeated {
-		n.t.Errorf("%v tokens cached, want nearly all of %v", sum, repeated)
+	hits := 0.0
+	for i, after := range n.each(parts, "vllm:prefix_cache_hits_total") {
+		hits += after - cached[i]
+	}
+	for i, after := range n.each(parts, "vllm:request_success_total") {
+		asked[i] = after - asked[i]
+	}
+	t.Logf("%s: %v of %v reusable tokens cached (%.1f %%), requests %v, in %s", what, hits, reusable, 100*hits/reusable, asked, time.Since(begun).Round(time.Second))
+	if hits < least*reusable {
+		t.Errorf("%s: %v tokens cached, want %v of %v", what, hits, least, reusable)
+	}
+	if few := slices.Min(asked); few < even*float64(len(talks)*turns) {
+		t.Errorf("%s: a replica had %v of %d requests, want at least %v of them", what, few, len(talks)*turns, even)
 	}
 }
 
-// cached is how many tokens of prompts each replica found in its cache.
-func (n *node) cached(parts []part) (hits []float64) {
+// added is at most how many tokens a turn adds.
+const added = 80
+
+// talk is a conversation.
+type talk struct {
+	name, prompt string
+	last         int // tokens of the last prompt
+	repeated     int // tokens, in whole blocks, of prompts that came again
+}
+
+// turn asks a gateway with all that was said before.
+func (c *talk) turn(n *node, turn int) {
+	n.t.Helper()
+	c.prompt += c.name + " asks in turn " + strconv.Itoa(turn) + ": what is a roundhouse? "
+	said := n.complete(c.prompt)
+	c.last = said.Usage.Prompt
+	if len(said.Choices) == 1 {
+		c.prompt += said.Choices[0].Text
+	}
+}
+
+// completion is an answer of /v1/completions.
+type completion struct {
+	Choices []struct{ Text string }
+	Usage   struct {
+		Prompt  int `json:"prompt_tokens"`
+		Details struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+}
+
+// complete asks for 8 tokens after a prompt.
+func (n *node) complete(prompt string) (said completion) {
+	n.t.Helper()
+	body, err := json.Marshal(map[string]any{"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0})
+	if err != nil {
+		n.t.Error(err)
+		return said
+	}
+	a := n.post("/v1/completions", string(body))
+	if err := json.Unmarshal([]byte(a.body), &said); err != nil || a.status != http.StatusOK {
+		n.t.Errorf("a completion: %s", a)
+	}
+	return said
+}
+
+// each is a figure of each replica.
+func (n *node) each(parts []part, name string) (values []float64) {
 	n.t.Helper()
 	for _, p := range parts {
-		hits = append(hits, n.figures(p.metrics())["vllm:prefix_cache_hits_total"])
+		values = append(values, n.figures(p.metrics())[name])
 	}
-	return hits
+	return values
+}
+
+// drains fails unless streams go on to their end while one of two replicas is one
+// too many, and while the other is replaced. The manifests are those of one replica
+// and of another revision of it.
+func (n *node) drains(one, edited string, parts []part, running string) {
+	n.t.Helper()
+	both := []*stream{n.stream("/v1/completions", long("tiny")), n.stream("/v1/completions", long("tiny"))}
+	for _, p := range parts {
+		n.figure(p.metrics(), running, 1)
+	}
+	n.apply(one)
+	n.eventually("one of two drains", func() (bool, string) {
+		parts := n.service("tiny").Replicas
+		return slices.ContainsFunc(parts, func(p part) bool { return p.Phase == "Draining" }), fmt.Sprintf("%+v", parts)
+	})
+	for _, s := range both {
+		s.used(longTokens)
+	}
+	was := n.ready("tiny", 1)[0]
+	n.apply(edited)
+	// Streams follow each other, so that one is under way when the new replica is ready.
+	for count := 1; ; count++ {
+		s := n.stream("/v1/completions", long("tiny"))
+		s.used(longTokens)
+		if parts := n.service("tiny").Replicas; len(parts) == 1 && parts[0].ID != was.ID && parts[0].Phase == "Ready" {
+			n.t.Logf("%d streams were whole while the replica was replaced", count)
+			return
+		}
+	}
 }
