@@ -218,6 +218,12 @@ func TestConsole(t *testing.T) {
 	}
 	b.eventually(stream, `"service":"iris","object":"replica iris-engine-a","reason":"FailedScheduling"`)
 
+	kubetest.Apply(t, api, ns, "apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: flowers}\nspec: {addresses: [\"10.1.2.3:80\"]}\n---\n"+
+		"apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: petals}\nspec: {models: [petals], targets: [{pool: flowers}, {service: iris}]}\n")
+	b.eventually(stream, `"key":"route/pool/`+ns+`/flowers"`, `"key":"route/route/`+ns+`/petals"`, `"leads":["pool/`+ns+`/flowers","service/`+ns+`/iris"]`)
+	c.run("delete", "route", "petals").want(0)
+	b.eventually(stream, "event: gone\ndata: \"route/route/"+ns+"/petals\"")
+
 	// Manifests, and what a cluster has nothing of.
 	var one struct{ Written, Rendered string }
 	b.ask("GET", "/api/v1/services/"+ns+"/iris", "", 200, &one)

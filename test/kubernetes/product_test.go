@@ -142,13 +142,13 @@ func (p *product) pods(ctx context.Context, namespace, prefix string) []corev1.P
 const modelsFolder = "/run/roundhouse/models"
 
 // models puts the examples' models on a volume of the node, which the
-// namespaces apps and kserve claim.
-func (p *product) models(ctx context.Context) {
+// namespaces apps, kserve, ome and others claim.
+func (p *product) models(ctx context.Context, others ...string) {
 	p.t.Helper()
 	examples := filepath.Join(filepath.Dir(filepath.Dir(node.Binaries())), "examples", "quickstart", "models")
 	p.do(os.RemoveAll(modelsFolder)) // of a test before
 	p.do(os.CopyFS(modelsFolder, os.DirFS(examples)))
-	for _, ns := range []string{"apps", "kserve", "ome"} {
+	for _, ns := range append([]string{"apps", "kserve", "ome"}, others...) {
 		p.do(p.ApplyYAML(ctx, fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
@@ -218,6 +218,9 @@ func (p *product) awaitReady(ctx context.Context, kind schema.GroupVersionKind, 
 		return condition(u, "Ready")["status"] == "True" && seen >= u.GetGeneration()
 	})
 }
+
+// known reports whether a controller has written a service's status.
+func known(u *unstructured.Unstructured) bool { return condition(u, "Ready") != nil }
 
 // condition is one condition of a status.
 func condition(u *unstructured.Unstructured, kind string) map[string]any {

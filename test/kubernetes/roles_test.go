@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/api/oip"
@@ -210,7 +209,7 @@ spec:
     - {name: kserve-container, image: roundhouse.local/server:e2e, imagePullPolicy: Never, args: [transformer]}
 `))
 	r := request{p.address, "flowers." + shapes + "." + domain, "/v1/models/flowers:predict", `{"instances":[[0.2,1.4,3.5,5.1]]}`, predicts(irisClass, 3)}
-	p.await(ctx, kserveService, shapes, "flowers", "known", func(u *unstructured.Unstructured) bool { return condition(u, "Ready") != nil })
+	p.await(ctx, kserveService, shapes, "flowers", "known", known)
 	p.t.Logf("the first request took %.2f s", r.must(p.t).Seconds())
 	u := p.awaitReady(ctx, kserveService, shapes, "flowers")
 	if condition(u, "TransformerReady")["status"] != "True" {
@@ -255,7 +254,7 @@ spec:
   model: {uri: "pvc://models/iris.ubj", format: {name: xgboost}}
   scaling: {minReplicas: 0, maxReplicas: 1, scaleToZeroAfter: 5s}
 `))
-	p.await(ctx, modelService, shapes, "spoken", "known", func(u *unstructured.Unstructured) bool { return condition(u, "Ready") != nil })
+	p.await(ctx, modelService, shapes, "spoken", "known", known)
 	var s corev1.Service
 	p.do(p.Get(ctx, client.ObjectKey{Namespace: system, Name: gateway}, &s))
 	conn, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(s.Spec.ClusterIP, "8081"), grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -182,7 +182,7 @@ spec:
   model: {format: {name: simulator}}
   scaling: {minReplicas: 0, maxReplicas: 2, scaleToZeroAfter: 5s}
 `))
-	p.await(ctx, modelService, "apps", "sleeper", "known", func(u *unstructured.Unstructured) bool { return condition(u, "Ready") != nil })
+	p.await(ctx, modelService, "apps", "sleeper", "known", known)
 	p.t.Logf("the first request took %.2f s", p.chat("apps", "sleeper").must(p.t).Seconds())
 	began := time.Now()
 	p.awaitReplicas(ctx, "apps", "sleeper", 0)

@@ -32,7 +32,7 @@ const values = `
 image: {repository: roundhouse.local/roundhouse, tag: e2e, pullPolicy: Never}
 adopt: [gateway]
 controller: {resources: {requests: {cpu: 50m}}}
-gateway: {url: "http://{name}.{namespace}.models.test", resources: {requests: {cpu: 50m}}}
+gateway: {url: "http://{name}.{namespace}.models.test", https: {enabled: true}, resources: {requests: {cpu: 50m}}}
 gatewayClass: {create: true, anyHost: ["*"]}
 `
 
@@ -178,24 +178,19 @@ func TestInferenceExtension(t *testing.T) {
 	}.run(t)
 }
 
-// statusTests are those of the Gateway API's suite that look at status, and at
-// nothing that takes HTTPS at a second port.
-var statusTests = []string{
-	"GatewayClassObservedGenerationBump", "GatewayInvalidRouteKind", "GatewayInvalidTLSConfiguration", "GatewayObservedGenerationBump",
-	"GatewaySecretInvalidReferenceGrant", "GatewaySecretMissingReferenceGrant", "GatewayWithAttachedRoutes",
-	"HTTPRouteInvalidBackendRefUnknownKind", "HTTPRouteInvalidCrossNamespaceBackendRef", "HTTPRouteInvalidCrossNamespaceParentRef",
-	"HTTPRouteInvalidNonExistentBackendRef", "HTTPRouteInvalidParentRefNotMatchingListenerPort", "HTTPRouteInvalidParentRefNotMatchingSectionName",
-	"HTTPRouteInvalidParentRefSectionNameNotMatchingPort", "HTTPRouteInvalidReferenceGrant", "HTTPRouteObservedGenerationBump",
-}
-
-// TestGatewayAPI runs the suite of the Gateway API v1.5.1, as far as it looks at
-// status: it needs pods behind plain Services otherwise, which our gateway does
-// not forward to.
+// TestGatewayAPI runs the suite of the Gateway API v1.5.1, its profiles GATEWAY-HTTP and
+// GATEWAY-GRPC with the extended features that we have. Its pods are its own echo server, and a program
+// that waits in place of the CoreDNS that only UDPRoutes are tested with.
 func TestGatewayAPI(t *testing.T) {
-	built(t, "conformance-gateway")
-	install(t)
-	suite{
-		program: "conformance-gateway",
-		args:    []string{"-run-test=" + strings.Join(statusTests, ",")},
-	}.run(t)
+	built(t, "conformance-gateway", "echo-http")
+	c := install(t)
+	for image, program := range map[string]string{
+		"gcr.io/k8s-staging-gateway-api/echo-basic:v20260204-monthly-2026.01-60-g28382302": "echo-http",
+		"registry.k8s.io/coredns/coredns:v1.12.2":                                          "pause",
+	} {
+		if err := c.ImportProgram(t.Context(), program, image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	suite{program: "conformance-gateway"}.run(t)
 }

@@ -240,7 +240,7 @@ func collect() {
 			"pods.txt":      {"describe", "pods", "-A"},
 			"events.txt":    {"get", "events", "-A", "--sort-by=.lastTimestamp"},
 			"revisions.txt": {"get", "controllerrevisions", "-A", "-o", "yaml"},
-			"gateways.txt":  {"get", "gatewayclasses,gateways,httproutes,inferencepools", "-A", "-o", "yaml"},
+			"gateways.txt":  {"get", "gatewayclasses,gateways,httproutes,grpcroutes,inferencepools", "-A", "-o", "yaml"},
 			"services.txt":  {"get", "modelservices,inferenceservices.serving.kserve.io,inferenceservices.ome.io", "-A", "-o", "yaml"},
 		} {
 			out, _ := c.Kubectl(ctx, args...) // what it says is kept, be it an error
