@@ -48,6 +48,14 @@ var brokenUpstream = map[string]string{
 	"python/huggingfaceserver/README.md":                       "has a name with a dot, which KServe refuses",
 	"docs/samples/gcp-iap/sklearn-iap-no-authz.yaml":           "has a placeholder for its namespace",
 	"docs/samples/gcp-iap/sklearn-iap-with-authz.yaml":         "has a placeholder for its namespace",
+
+	// Fields that OME's definitions do not have, or that they require.
+	"config/samples/isvc/LGAI-EXAONE/exaone-3-5-7-8b-instruct-isvc.yaml": "has spec.deployment and model.modelName, which the kind has not, and no model.name",
+	"config/samples/isvc/zai-org/glm-4-5v.yaml":                          "has spec.modelRef and counts beside it, which the kind has not, and so no model",
+	"site/content/en/docs/concepts/base_model.md":                        "has no storage, which the kind requires",
+	"site/content/en/docs/concepts/inference_service.md":                 "has no name",
+	"site/content/en/docs/concepts/ingress.md":                           "has engine.model, which the kind has not, and so no model",
+	"site/content/en/docs/tasks/run-workloads/run-benchmarks.md":         "has spec.endpoints, which the kind has not, and no endpoint",
 }
 
 // template reports whether a document is a template of KServe's own tests.
@@ -74,7 +82,7 @@ func read(t *testing.T, project string) []document {
 		}
 		out = append(out, d)
 	}
-	if err := lines.Err(); err != nil || len(out) < 100 {
+	if err := lines.Err(); err != nil || len(out) < 50 {
 		t.Fatalf("%d documents of %s: %v", len(out), project, err)
 	}
 	return out
@@ -195,7 +203,7 @@ func TestPublishedManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, project := range []string{"kserve", "ome"} {
+	for _, project := range []string{"kserve", "ome", "llm-d"} {
 		got := countOf(t, project, slices.Clone(runtimes)).table()
 		begin, end := "<!-- "+project+" -->\n", "<!-- end of "+project+" -->"
 		before, rest, found := strings.Cut(string(text), begin)
@@ -227,10 +235,12 @@ func (c count) table() string {
 		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d |\n", kind, k.all, k.broken, k.accepted, k.all-k.broken-k.accepted)
 		sum.all, sum.broken, sum.accepted = sum.all+k.all, sum.broken+k.broken, sum.accepted+k.accepted
 	}
-	fmt.Fprintf(&b, "| all | %d | %d | %d | %d |\n\n", sum.all, sum.broken, sum.accepted, sum.all-sum.broken-sum.accepted)
-	b.WriteString("| A service of an accepted document, on a machine with Roundhouse alone | |\n|---|---|\n")
-	for _, o := range []outcome{runs, lacksOne, none} {
-		fmt.Fprintf(&b, "| %s | %d |\n", o, c.outcomes[o])
+	fmt.Fprintf(&b, "| all | %d | %d | %d | %d |\n", sum.all, sum.broken, sum.accepted, sum.all-sum.broken-sum.accepted)
+	if len(c.outcomes) > 0 {
+		b.WriteString("\n| A service of an accepted document, on a machine with Roundhouse alone | |\n|---|---|\n")
+		for _, o := range []outcome{runs, lacksOne, none} {
+			fmt.Fprintf(&b, "| %s | %d |\n", o, c.outcomes[o])
+		}
 	}
 	if len(c.refused) > 0 {
 		b.WriteString("\n| Refused | Kind | Why | The first of them |\n|---|---|---|---|\n")

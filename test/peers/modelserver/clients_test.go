@@ -31,6 +31,14 @@ func TestClients(t *testing.T) {
 	})
 }
 
+// TestSharedMemory has Triton's client pass tensors in shared memory.
+func TestSharedMemory(t *testing.T) {
+	folder := repository(t)
+	prefix := fmt.Sprintf("/roundhouse-%d-", os.Getpid())
+	s := startServe(t, folder, []string{"--system-shared-memory", prefix})
+	python(t, peersPython, "triton_shm.py", s.http, s.grpc, folder, prefix)
+}
+
 // batch has MLServer's batch client send a file of requests.
 func batch(t *testing.T, s *server, options ...string) {
 	t.Helper()

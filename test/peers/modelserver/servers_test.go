@@ -118,12 +118,18 @@ type server struct {
 // the clients' environment, which has scikit-learn and no MLServer.
 func startRoundhouse(t *testing.T, folder string, env ...string) *server {
 	t.Helper()
+	return startServe(t, folder, nil, env...)
+}
+
+// startServe is startRoundhouse with flags.
+func startServe(t *testing.T, folder string, flags []string, env ...string) *server {
+	t.Helper()
 	binary, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := "PATH=" + filepath.Dir(interpreter(t, peersPython)) + string(os.PathListSeparator) + os.Getenv("PATH")
-	return start(t, "roundhouse", append([]string{path}, env...), binary, "serve", folder)
+	return start(t, "roundhouse", append([]string{path}, env...), binary, append([]string{"serve", folder}, flags...)...)
 }
 
 // startMLServer serves a folder with MLServer.

@@ -108,6 +108,28 @@ def repository(client):
     assert state(XGBOOST) == "READY" and client.is_model_ready(XGBOOST)
 
 
+def extensions(client):
+    """Statistics, configuration and settings, which change nothing, and Triton's own
+    streams, with the metadata that asks for them."""
+    (stats,) = client.get_inference_statistics(XGBOOST).model_stats
+    assert stats.inference_count > 0 and stats.inference_stats.success.count == stats.inference_count, stats
+    config = client.get_model_config(XGBOOST).config
+    assert config.name == XGBOOST and config.input[0].name == "input-0", config
+    assert list(client.get_trace_settings().settings["trace_level"].value) == ["OFF"]
+    assert client.get_log_settings().settings["log_error"].bool_param
+    refused(lambda: client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]}), "INVALID_ARGUMENT")
+    answers = queue.Queue()
+    client.start_stream(lambda result, error: answers.put((result, error)), headers={"x-triton-stream": "true"})
+    for name in (XGBOOST, "nope", XGBOOST):
+        client.async_stream_infer(name, [tensor(IRIS)], request_id=name, sequence_id=7, sequence_start=True, enable_empty_final_response=True)
+    got = [answers.get(timeout=TIMEOUT) for _ in range(5)]
+    client.stop_stream()
+    assert "nope not found" in str(got[2][1]), got[2]
+    for result, error in got[:2] + got[3:]:
+        assert error is None and result.get_response().id == XGBOOST, error
+    assert got[1][0].get_response().parameters["triton_final_response"].bool_param
+
+
 def errors(client, address):
     """What is wrong is said, with the protocol's codes."""
     refused(lambda: client.infer("nope", [tensor(IRIS)]), "NOT_FOUND", "nope not found")
@@ -132,6 +154,7 @@ def main():
         concurrent(client, want)
         stream(address, want)
         repository(client)
+        extensions(client)
         errors(client, address)
         infer(client, want)
 

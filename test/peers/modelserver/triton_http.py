@@ -92,6 +92,27 @@ def repository(client):
     assert state(XGBOOST) == "READY" and client.is_model_ready(XGBOOST)
 
 
+def extensions(client):
+    """Statistics, configuration and settings, which change nothing."""
+    def asked():
+        (stats,) = client.get_inference_statistics(XGBOOST)["model_stats"]
+        assert stats["name"] == XGBOOST and stats["version"] == "v1", stats
+        return stats["inference_count"], stats["inference_stats"]["success"]["count"], stats["inference_stats"]["fail"]["count"]
+
+    before = asked()
+    client.infer(XGBOOST, [tensor(IRIS)])
+    refused(lambda: client.infer(XGBOOST, [tensor(IRIS[:, :3].copy())]), "400")
+    assert asked() == (before[0] + 1, before[1] + 1, before[2] + 1), (before, asked())
+    names = [m["name"] for m in client.get_inference_statistics()["model_stats"]]
+    assert XGBOOST in names and LIGHTGBM in names, names
+    config = client.get_model_config(XGBOOST, "v1")
+    assert config["name"] == XGBOOST and config["input"][0]["data_type"] == "TYPE_FP32", config
+    assert client.get_trace_settings()["trace_level"] == ["OFF"] and client.get_log_settings()["log_error"]
+    refused(lambda: client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]}), "400")
+    refused(lambda: client.update_log_settings({"log_info": False}), "400")
+    refused(lambda: client.get_inference_statistics("nope"), "404", "nope")
+
+
 def errors(client):
     """What is wrong is said."""
     refused(lambda: client.infer("nope", [tensor(IRIS)]), "404", "nope not found")
@@ -112,6 +133,7 @@ def main():
         compressed(client, want)
         concurrent(client, want)
         repository(client)
+        extensions(client)
         errors(client)
         infer(client, want)
 

@@ -3,11 +3,14 @@
 // commands and texts are replaced by placeholders.
 //
 //	go run ./test/published/record kserve CHECKOUT > test/published/testdata/kserve.jsonl
+//
+// Of llm-d there are several checkouts, whose names begin the paths.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -19,10 +22,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// groups are the API groups of each project whose documents are recorded.
-var groups = map[string]*regexp.Regexp{
-	"kserve": regexp.MustCompile(`(?m)^apiVersion:\s*"?(serving\.kserve\.io|serving\.kubeflow\.org)/`),
-	"ome":    regexp.MustCompile(`(?m)^apiVersion:\s*"?ome\.io/`),
+// project is what is recorded of one.
+type project struct {
+	groups *regexp.Regexp // the API groups of its documents
+	kinds  *regexp.Regexp // of them; nil for all
+	// nested: documents are looked for in texts of other documents too, such as the
+	// values of charts.
+	nested bool
+}
+
+var projects = map[string]project{
+	"kserve": {groups: regexp.MustCompile(`(?m)^apiVersion:\s*"?(serving\.kserve\.io|serving\.kubeflow\.org)/`)},
+	"ome":    {groups: regexp.MustCompile(`(?m)^apiVersion:\s*"?ome\.io/`)},
+	"llm-d": {groups: regexp.MustCompile(`(?m)^apiVersion:\s*"?(llm-d\.ai|inference\.networking\.x-k8s\.io)/`),
+		kinds: regexp.MustCompile(`(?m)^kind:\s*"?EndpointPickerConfig\b`), nested: true},
 }
 
 // leftOut are folders that hold no manifests for users: definitions, charts'
@@ -52,30 +65,36 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 2 || groups[args[0]] == nil {
-		return fmt.Errorf("usage: record kserve|ome CHECKOUT")
+	if len(args) < 2 || projects[args[0]].groups == nil || len(args) > 2 && !projects[args[0]].nested {
+		return fmt.Errorf("usage: record kserve|ome CHECKOUT, or record llm-d CHECKOUT…")
 	}
 	out := bufio.NewWriter(os.Stdout)
-	err := filepath.WalkDir(args[1], func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
+	for _, checkout := range args[1:] {
+		prefix := ""
+		if projects[args[0]].nested {
+			prefix = filepath.Base(checkout)
+		}
+		if err := walk(out, projects[args[0]], checkout, prefix); err != nil {
 			return err
 		}
-		at, err := filepath.Rel(args[1], path)
-		if err != nil || leftOut.MatchString(at) {
+	}
+	return out.Flush()
+}
+
+func walk(out *bufio.Writer, p project, checkout, prefix string) error {
+	return filepath.WalkDir(checkout, func(path string, d fs.DirEntry, err error) error {
+		at, relErr := filepath.Rel(checkout, path)
+		if err = errors.Join(err, relErr); err != nil || leftOut.MatchString(at) {
 			if d.IsDir() {
 				return fs.SkipDir
 			}
 			return err
 		}
-		return file(out, groups[args[0]], path, at)
+		return file(out, p, path, filepath.Join(prefix, at))
 	})
-	if err != nil {
-		return err
-	}
-	return out.Flush()
 }
 
-func file(out *bufio.Writer, group *regexp.Regexp, path, at string) error {
+func file(out *bufio.Writer, p project, path, at string) error {
 	ext := filepath.Ext(path)
 	if ext != ".yaml" && ext != ".yml" && ext != ".md" {
 		return nil
@@ -93,8 +112,12 @@ func file(out *bufio.Writer, group *regexp.Regexp, path, at string) error {
 	}
 	n := 0
 	for _, part := range parts {
-		for _, doc := range boundary.Split(part, -1) {
-			if !group.MatchString(doc) {
+		docs := boundary.Split(part, -1)
+		if p.nested {
+			docs = nested(part)
+		}
+		for _, doc := range docs {
+			if !p.groups.MatchString(doc) || p.kinds != nil && !p.kinds.MatchString(doc) {
 				continue
 			}
 			n++
@@ -106,6 +129,41 @@ func file(out *bufio.Writer, group *regexp.Regexp, path, at string) error {
 		}
 	}
 	return nil
+}
+
+// head is the first line of a document, which may be indented, and behind the marks of a
+// comment.
+var head = regexp.MustCompile(`^(\s*(?:# ?)?\s*)apiVersion:`)
+
+// nested are the documents in a text, and in texts within it: each from its first line
+// to the next that is indented less.
+func nested(text string) (out []string) {
+	var doc []string
+	indent := ""
+	flush := func() {
+		if len(doc) > 0 {
+			out = append(out, strings.Join(doc, "\n")+"\n")
+		}
+		doc = nil
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \t\r\n")
+		m := head.FindStringSubmatch(line)
+		switch {
+		case m != nil:
+			flush()
+			indent, doc = m[1], []string{line[len(m[1]):]}
+		case doc == nil:
+		case line == strings.TrimRight(indent, " "):
+			doc = append(doc, "")
+		case !strings.HasPrefix(line, indent) || boundary.MatchString(line[len(indent):]):
+			flush()
+		default:
+			doc = append(doc, line[len(indent):])
+		}
+	}
+	flush()
+	return out
 }
 
 func facts(at string, n int, doc string) record {
@@ -178,7 +236,7 @@ func text(path []string, s string) string {
 		return scheme + "://example/model"
 	case key == "value" || above == "annotations" && len(s) > 20:
 		return "v"
-	case word.MatchString(s), key == "apiVersion", key == "condition":
+	case word.MatchString(s), key == "apiVersion", key == "condition", above == "trafficScenarios":
 		return s
 	case strings.ContainsAny(s, "<>{}"):
 		return "<placeholder>"
