@@ -185,6 +185,12 @@ func TestHostile(t *testing.T) {
 	b.visit("#/requests")
 	b.sees(markup)
 	b.picture("hostile-requests")
+	u.ask(t, "/v2/models/nobody/infer", "{}")
+	b.choose("How it ended", "client")
+	b.sees("nobody", "404")
+	b.until(`![...document.querySelectorAll("tbody tr")].some(e => e.innerText.includes("503"))`)
+	b.choose("How it ended", "failed")
+	b.until(`!document.querySelector("main").innerText.includes("nobody")`)
 	for _, hash := range []string{"#/", "#/events", "#/models", "#/services/default/bad", "#/services/default/odd", "#/why/default/odd", "#/logs/default/bad", "#/services/x/" + markup, "#/requests/" + markup} {
 		b.visit(hash)
 		time.Sleep(300 * time.Millisecond) // for what would run to run
@@ -215,9 +221,11 @@ func TestActions(t *testing.T) {
 	b.sees("Evicted next", "iris would be stopped first", "requests an hour expected")
 	b.axe("evicted next")
 	b.visit("#/services/default/iris")
-	b.sees("In flight", "iris-engine-")
+	b.sees("In flight", "iris-engine-", "Client errors", "Longest wait (time)")
+	b.until(`[...document.querySelectorAll("button")].find(e => e.innerText === "Start").disabled`) // it runs
 	b.press("Stop")
 	b.sees("Stop iris?")
+	b.until(`document.activeElement.innerText === "Cancel"`) // one more Enter does no harm
 	b.axe("dialog")
 	b.press("Stop")
 	b.sees("Stopped", "None runs now.")
@@ -240,6 +248,7 @@ func TestActions(t *testing.T) {
 	b.sees("kind: ModelService")
 	b.press("Delete")
 	b.sees("Delete iris?")
+	b.until(`document.activeElement.name === "confirm"`)
 	b.do(chromedp.SendKeys(`input[name=confirm]`, "iri", chromedp.ByQuery))
 	b.until(`document.querySelector("dialog button.danger").disabled`)
 	b.do(chromedp.SendKeys(`input[name=confirm]`, "s"+kb.Enter, chromedp.ByQuery))
@@ -375,7 +384,8 @@ func TestPlayground(t *testing.T) {
 	b.sees("/v2/models/iris/infer")
 }
 
-// TestKeys makes a key, which is shown once, and revokes it.
+// TestKeys makes a key, which is shown once, and revokes it; keys and runtimes that
+// others make show too.
 func TestKeys(t *testing.T) {
 	u := start(t, quickstart)
 	b := signedIn(t, u, 1280, 860, false)
@@ -386,6 +396,16 @@ func TestKeys(t *testing.T) {
 	b.press("Revoke")
 	b.do(chromedp.SendKeys(`input[name=confirm]`, "alice"+kb.Enter, chromedp.ByQuery))
 	b.sees("alice is revoked.", "Revoked")
+	u.call(t, "POST", "/api/v1/keys", map[string]string{"name": "bob"}, nil) // by another
+	b.sees("bob")
+	b.visit("#/models")
+	b.press("Runtimes")
+	b.sees("vllm")
+	u.call(t, "POST", "/api/v1/apply", map[string]any{"files": []map[string]string{{"name": "r.yaml", "data": "apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: a-new-one}\n" +
+		"spec: {supportedModelFormats: [{name: mine}], containers: [{name: kserve-container, image: example.com/i}]}\n"}}}, nil)
+	b.sees("a-new-one")
+	b.visit("#/events")
+	b.sees("runtime a-new-one")
 }
 
 // TestKeyboard: the menu and a service can be reached by the keyboard alone.

@@ -164,3 +164,42 @@ func TestModels(t *testing.T) {
 		t.Errorf("a viewer evicts: %d", status)
 	}
 }
+
+// TestRoutes: the page of routes shows what is applied, how it is and what it leads to,
+// as that changes.
+func TestRoutes(t *testing.T) {
+	replica := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(replica.Close)
+	u := start(t, quickstart)
+	b := signedIn(t, u, 1280, 860, false)
+	b.visit("#/routes")
+	b.sees("iris", "No route and no pool is applied")
+	apply := func(manifest string) {
+		u.call(t, "POST", "/api/v1/apply", map[string]any{"files": []map[string]string{{"name": "routes.yaml", "data": manifest}}}, nil)
+	}
+	apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: engines}\nspec: {addresses: [" + quote(strings.TrimPrefix(replica.URL, "http://")) + "]}\n---\n" +
+		"apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: mine}\nspec: {models: [mine], targets: [{pool: engines}]}\n---\n" +
+		"apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: flowers}\nspec: {models: [flowers], targets: [{service: iris}]}\n")
+	b.sees("mine → engines", "flowers → iris", "1 of 1 endpoint open")
+	b.until(box("engines") + `.innerText.includes("Ready")`)
+	b.do(chromedp.Evaluate(box("mine")+`.click()`, nil))
+	b.until(box("engines") + `.className === "node near" && ` + box("flowers") + `.className === "node dim" && ` + box("iris") + `.className === "node dim"`)
+	b.sees("Manifest of mine", "kind: Route")
+	b.axe("routes, one chosen")
+	b.picture("routes-chosen")
+	b.do(chromedp.Evaluate(box("iris")+`.click()`, nil))
+	b.until(box("flowers") + `.className === "node near" && ` + box("mine") + `.className === "node dim"`)
+	replica.Close()
+	b.until(box("engines") + `.innerText.includes("No endpoints") && ` + box("mine") + `.innerText.includes("No endpoints")`)
+	apply("apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: flowers}\nspec: {models: [petals], targets: [{service: iris}]}\n")
+	b.sees("petals → iris")
+	u.call(t, "DELETE", "/api/v1/routing/route/default/mine", nil, nil)
+	b.until(box("mine") + ` === undefined`)
+	b.visit("#/events")
+	b.sees("pool engines", "petals → iris", "Not ready", "Deleted")
+}
+
+// box is the box of a name in the picture of routes.
+func box(name string) string {
+	return `[...document.querySelectorAll(".flow .node")].find(e => e.innerText.split("\n")[0].trim() === ` + quote(name) + `)`
+}

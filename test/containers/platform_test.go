@@ -5,12 +5,18 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/registry"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -89,9 +95,18 @@ func await(s platformtest.Subject, k service.Key, what string, is func(replica.R
 
 func TestOutOfMemory(t *testing.T) {
 	name := made(t, "suite:1", "roundhouse.dev/roundhouse/test/kubernetes/node/server")
-	s, k := platformtest.On(t, open(t, t.TempDir())), platformtest.Key("hungry")
+	p := open(t, t.TempDir())
+	s, k := platformtest.On(t, p), platformtest.Key("hungry")
 	s.MustApply(revision(name)(k, platformtest.Server{EatMB: 200, Memory: 64 << 20}))
 	s.MustScale(k, 1)
+	if h, err := p.Host(t.Context()); err != nil {
+		t.Fatal(err)
+	} else if why := h.Containers.NoMemoryLimits; why != "" {
+		await(s, k, "with a warning", func(r replica.Replica) bool {
+			return r.Phase == replica.Ready && r.Message == "its memory limit of 64 MiB is not enforced: "+why
+		})
+		t.Skip(why)
+	}
 	r := await(s, k, "out of memory", func(r replica.Replica) bool { return r.Phase == replica.Failed })
 	if r.Reason != "OOMKilled" || !strings.Contains(r.Message, "64 MiB") {
 		t.Errorf("%s: %s", r.Reason, r.Message)
@@ -128,6 +143,55 @@ func TestMissingImage(t *testing.T) {
 	if !strings.Contains(got.Message, "imagePullPolicy") {
 		t.Error(got.Message)
 	}
+}
+
+// TestPull pulls an image from a registry that asks for a login: without one the
+// replica says why it has no image, with the engine's own login it runs.
+func TestPull(t *testing.T) {
+	name := made(t, "suite:1", "roundhouse.dev/roundhouse/test/kubernetes/node/server")
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "team" || password != "secret" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="images"`)
+			http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"log in first"}]}`, http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "http://")
+	var insecure []string // Docker takes any registry on loopback for one without TLS
+	dir := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", dir)
+	if engine(t) == "podman" {
+		insecure = []string{"--tls-verify=false"}
+		t.Setenv("REGISTRY_AUTH_FILE", filepath.Join(dir, "auth.json"))
+		conf := filepath.Join(dir, "registries.conf")
+		if err := os.WriteFile(conf, []byte("[[registry]]\nlocation = \""+host+"\"\ninsecure = true\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("CONTAINERS_REGISTRIES_CONF", conf)
+	}
+	remote := host + "/team/suite:1"
+	login := func() {
+		ask(t, append(append([]string{"login", "--username", "team", "--password", "secret"}, insecure...), host)...)
+	}
+	login()
+	ask(t, "tag", name, remote)
+	ask(t, append(append([]string{"push"}, insecure...), remote)...)
+	ask(t, "rmi", remote)
+	ask(t, "logout", host)
+	t.Cleanup(func() { ask(t, "rmi", "--force", remote) }) // after the platform's
+
+	s, k := platformtest.On(t, open(t, t.TempDir())), platformtest.Key("private")
+	s.MustApply(revision(remote)(k, platformtest.Server{}))
+	s.MustScale(k, 1)
+	got := await(s, k, "told of the login", func(r replica.Replica) bool { return r.Phase == replica.Failed })
+	if got.Reason != "ErrImagePull" || !strings.Contains(got.Message, remote) || !strings.Contains(got.Message, engine(t)+" login") {
+		t.Errorf("%s: %s", got.Reason, got.Message)
+	}
+	login()
+	await(s, k, "run from the registry", func(r replica.Replica) bool { return r.Phase == replica.Ready })
 }
 
 func TestNoSuchProgram(t *testing.T) {

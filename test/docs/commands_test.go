@@ -26,7 +26,7 @@ const rootConstructor = "newRootCommand"
 func readCommands(t *testing.T) known {
 	t.Helper()
 	var files []string
-	for _, dir := range []string{"roundhouse", "roundhouse-server", "internal/controller", "internal/front", "internal/picking", "internal/configfile"} {
+	for _, dir := range []string{"roundhouse", "roundhouse-server", "internal/app", "internal/controller", "internal/front", "internal/picking", "internal/configfile"} {
 		found, err := filepath.Glob(filepath.Join(root, "cmd", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)

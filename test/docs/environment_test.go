@@ -18,9 +18,9 @@ import (
 // dynamicReads are the places that read variables whose names the code puts together,
 // and how the page names these.
 var dynamicReads = map[string]string{
-	"cmd/internal/app/pull.go":              "`STORAGE_CONFIG`",         // two constants, in a loop
-	"internal/edge/artifact/azure.go":       "`AZ_TENANT_ID`",           // what firstEnv is given
-	"internal/edge/artifact/hf.go":          "`HUGGING_FACE_HUB_TOKEN`", // a list
+	"cmd/roundhouse/migrate.go":             "`roundhouse migrate llama-swap --env NAME`",
+	"cmd/internal/app/pull.go":              "`STORAGE_CONFIG`", // two constants, in a loop
+	"internal/edge/artifact/credentials.go": "`AZ_TENANT_ID`",   // what its methods are given
 	"internal/edge/artifact/http.go":        "`HOST-headers`",
 	"internal/edge/process/env.go":          "unless the manifest names the variable",
 	"cmd/roundhouse-server/serve.go":        "`MLSERVER_…`", // os.Environ

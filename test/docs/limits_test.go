@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -35,7 +36,28 @@ func TestLimitsAreTheCodes(t *testing.T) {
 	}
 }
 
-var setting = regexp.MustCompile("^`([a-zA-Z0-9]+\\.[a-zA-Z.]+)`$")
+var setting = regexp.MustCompile("^`([a-zA-Z0-9]+\\.[a-zA-Z._]+)`$")
+
+// pythonConstant is a constant of a Python module.
+var pythonConstant = regexp.MustCompile(`(?m)^([A-Z_]+) = ([0-9]+)$`)
+
+// readPython adds the constants of our Python runtimes ("module.NAME").
+func readPython(t *testing.T, out map[string]float64) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "python/roundhouse/runtimes/*.py"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no Python runtimes: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range pythonConstant.FindAllStringSubmatch(string(text), -1) {
+			out[strings.TrimSuffix(filepath.Base(file), ".py")+"."+m[1]], _ = strconv.ParseFloat(m[2], 64) // digits
+		}
+	}
+}
 
 // readLimits reads the rows of docs/limits.md: what is set by, and the bound.
 func readLimits(t *testing.T) map[string]float64 {
@@ -109,6 +131,7 @@ func readBounds(t *testing.T) (out map[string]float64, fields map[string]bool) {
 			t.Fatal(err)
 		}
 	}
+	readPython(t, out)
 	return out, fields
 }
 

@@ -169,6 +169,11 @@ spec:
 	}
 	contains(t, r.err, bad+":3: metadata.name:", bad+`:5: spec.modle: unknown field; did you mean "model"?`,
 		bad+":6: spec.scaling.minReplicas: expected an integer", "roundhouse: 3 problems in 1 file\n")
+	odd := n.run("validate", write(t, t.TempDir(), "odd.yaml", strings.Replace(irisManifest("odd", "{minReplicas: 0}"), "name: xgboost", "name: xgbost", 1)))
+	if odd.code != 0 {
+		t.Error(odd)
+	}
+	contains(t, odd.err, `odd.yaml:1: warning: service default/odd: no enabled runtime lists the format "xgbost": did you mean "xgboost"?`)
 	fails(t, n.run("validate"), 2, "give a manifest file")
 	fails(t, n.run("validate", "no-such.yaml"), 1, "no-such.yaml: no such file")
 }

@@ -26,15 +26,17 @@ func TestJournal(t *testing.T) {
 		t.Fatal(a)
 	}
 
-	matches(t, n.do("requests"), `(?m)^TIME +MODEL +STATUS +QUEUE +FIRST +TOOK +TOKENS +RATE +REPLICA +NOTE\n.* iris +200 .*\n.* chat +200 .* chat-engine-\w+\n.* absent +404 `)
-	failed := n.do("requests", "--failed", "-o", "json")
+	matches(t, n.do("requests"), `(?m)^TIME +MODEL +STATUS +QUEUE +FIRST +TOOK +TOKENS +RATE +REPLICA +NOTE\n.* iris +200 .*\n.* chat +200 .* chat-engine-\w+\n.* absent +404 .* model "absent" is not served here`)
+	refused := n.do("requests", "--client-errors", "-o", "json")
 	var r struct {
-		Model  string
-		Status int
+		Model, Reason string
+		Status        int
+		BytesOut      int
 	}
-	if err := json.Unmarshal([]byte(failed), &r); err != nil || r.Model != "absent" || r.Status != 404 {
-		t.Errorf("%s (%v)", failed, err)
+	if err := json.Unmarshal([]byte(refused), &r); err != nil || r.Model != "absent" || r.Status != 404 || r.BytesOut == 0 || !strings.Contains(r.Reason, "not served here") {
+		t.Errorf("%s (%v)", refused, err)
 	}
+	contains(t, n.do("requests", "--failed"), "There were no such requests.")
 	if all := n.do("requests", "-o", "json"); strings.Contains(all, secret) {
 		t.Error("a body is kept: ", all)
 	}
@@ -44,7 +46,12 @@ func TestJournal(t *testing.T) {
 	if strings.Contains(happened, "chat") {
 		t.Error("events of another service: ", happened)
 	}
-	contains(t, n.do("describe", "iris"), "Events:", "ReplicaReady")
+	contains(t, n.do("describe", "svc", "iris"), "Events:", "ReplicaReady")
+	if r := n.run("events", "irsi"); r.code != 1 || !strings.Contains(r.err, "no service default/irsi") {
+		t.Errorf("events of a service that never was: %s", r)
+	}
+	n.do("apply", "-f", write(t, t.TempDir(), "route.yaml", "apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: flowers}\nspec: {models: [flowers], targets: [{service: iris}]}\n"))
+	matches(t, n.do("events"), `(?s)Applied +route flowers: flowers → iris\n.*Ready +route flowers: `)
 
 	if code := n.signal(syscall.SIGTERM); code != 0 {
 		t.Fatal(code)
@@ -53,7 +60,7 @@ func TestJournal(t *testing.T) {
 	n.do("delete", "service", "iris")
 	eventually(t, "the deletion is told, after what was before the restart", func() (bool, string) {
 		got := n.do("events")
-		return strings.Contains(got, "UpStopped") && strings.Count(got, "UpStarted") == 2 && strings.Contains(got, "Deleted") &&
+		return strings.Contains(got, "UpStopped") && strings.Count(got, "route flowers: flowers → iris") == 1 && strings.Contains(got, "there is no service default/iris") && strings.Count(got, "UpStarted") == 2 && strings.Contains(got, "Deleted") &&
 			strings.Count(got, "RevisionMade") == 3, got
 	})
 }

@@ -30,10 +30,11 @@ func TestStopAndStart(t *testing.T) {
 	contains(t, n.do("ps"), "No replica runs")
 	refused := func() {
 		t.Helper()
-		if a := n.post("/v2/models/iris/infer", irisTensor); a.status != 503 || !strings.Contains(a.body, "Stopped") {
+		if a := n.post("/v2/models/iris/infer", irisTensor); a.status != 503 || !strings.Contains(a.body, "Stopped: stopped by its owner; `roundhouse start iris` starts it") {
 			t.Errorf("%+v", a)
 		}
-		contains(t, n.do("get", "iris"), "Stopped")
+		contains(t, n.do("get", "iris"), "roundhouse start iris")
+		contains(t, n.do("describe", "iris"), "roundhouse start iris")
 	}
 	refused()
 	contains(t, n.do("get", "iris", "-o", "yaml"), "stopped: true", "# Irises by their measurements")
@@ -95,7 +96,7 @@ func TestScale(t *testing.T) {
 		"scale iris --replicas 0":                "ambiguous",
 		"scale iris --replicas 1 --min 1":        "give it alone",
 		"scale iris --min -1":                    "below 0",
-		"scale iris --min 5 --max 2":             "minReplicas: 5 is more than maxReplicas 2",
+		"scale iris --min 5 --max 2":             "--min 5 is more than --max 2",
 		"scale iris --component decoder --max 2": "has no component decoder",
 		"stop nosuch":                            "no service default/nosuch",
 		"restart":                                "the name of a service",
@@ -122,6 +123,10 @@ func TestRun(t *testing.T) {
 
 	text := n.do("run", model, "--as", "other", "--format", "xgboost", "--dry-run")
 	contains(t, text, "name: other", "uri: \"file://", "minReplicas: 0")
+	if same := n.do("run", model, "--as", "other", "--format", "xgboost", "--dry-run", "-o", "yaml"); same != text {
+		t.Error(same)
+	}
+	contains(t, n.do("run", model, "--as", "other", "--dry-run", "-o", "json"), `"name": "other"`)
 	file := filepath.Join(t.TempDir(), "other.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -132,6 +137,7 @@ func TestRun(t *testing.T) {
 		"run ./nosuch":                 "give a file, a folder, a URI",
 		"run":                          "the address of a model",
 		"run /":                        "give one with --as",
+		"run " + model + " -o yaml":    "give both",
 	} {
 		if r := n.run(strings.Fields(args)...); r.code == 0 || !strings.Contains(r.err, want) {
 			t.Errorf("%s: %s", args, r)

@@ -37,6 +37,7 @@ type node struct {
 	cmd    *exec.Cmd
 	out    *capture
 	logs   *capture
+	pipe   *os.File // where up writes instead of out and logs, unless nil
 	exited chan struct{}
 }
 
@@ -69,6 +70,12 @@ func (n *node) on(t *testing.T) *node {
 func (n *node) up(args ...string) {
 	n.t.Helper()
 	n.launch(args...)
+	n.serves()
+}
+
+// serves waits until up has printed where it serves.
+func (n *node) serves() {
+	n.t.Helper()
 	n.t.Logf("up: pid %d over %s", n.cmd.Process.Pid, n.dir)
 	eventually(n.t, "up prints its addresses", func() (bool, string) {
 		select {
@@ -94,6 +101,9 @@ func (n *node) launch(args ...string) {
 	n.cmd = exec.Command(n.program, args...)
 	n.cmd.SysProcAttr = n.as
 	n.cmd.Dir, n.cmd.Stdout, n.cmd.Stderr, n.cmd.Env = n.cwd, n.out, n.logs, n.environ()
+	if n.pipe != nil {
+		n.cmd.Stdout, n.cmd.Stderr = n.pipe, n.pipe
+	}
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}

@@ -72,6 +72,8 @@ spec:
     - {type: RequestRedirect, requestRedirect: {scheme: https, hostname: new.test, path: {type: ReplacePrefixMatch, replacePrefixMatch: /team}, statusCode: 308}}
 `
 	contains(t, n.do("apply", "--wait", "-f", write(t, dir, "r.yaml", route)), "httproute default/team created")
+	contains(t, n.do("describe", "httproute", "team"), "Rules:\n  /team/* to outside\n    request header: set X-Tenant, remove X-Debug\n    response header: set Server\n    rewrite: host inside.test, path /team to /\n",
+		"\n  /old/* to -\n    redirect: 308, scheme https, host new.test, path /old to /team\n")
 	for path, want := range map[string]string{"/team/v1/completions?a=1": "/v1/completions?a=1 host=inside.test", "/tools/x": "/own/tool/x host="} {
 		a := n.post(path, `{"model":"m","prompt":"hi"}`, "X-Tenant", "red", "X-Debug", "1", "Connection", "X-Tenant")
 		if a.status != 200 || !strings.HasPrefix(a.body, want) || !strings.HasSuffix(a.body, ` tenant=["blue"] debug=[]`) || a.header.Get("Server") != "ours" {

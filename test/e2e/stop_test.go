@@ -3,8 +3,12 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"io"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -30,6 +34,40 @@ func TestStop(t *testing.T) {
 				t.Errorf("left behind: %v", left)
 			}
 		})
+	}
+}
+
+// TestReaderLeaves: in `up | tee`, Ctrl-C ends tee first. up serves on while nobody
+// reads what it prints, and leaves nothing behind when it is asked to stop.
+func TestReaderLeaves(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pipe = w
+	dir := t.TempDir()
+	n.launch("-f", write(t, dir, "files.yaml", fileServer("files", dir, "{minReplicas: 1, maxReplicas: 1}")))
+	_ = w.Close()
+	var read sync.WaitGroup
+	read.Go(func() { _, _ = io.Copy(n.out, r) }) // until r is closed
+	n.serves()
+	_ = r.Close()
+	read.Wait()
+	was := n.pid("files")
+	if err := syscall.Kill(was, syscall.SIGKILL); err != nil { // which is logged
+		t.Fatal(err)
+	}
+	eventually(t, "the replica is started again", func() (bool, string) {
+		pid := n.pid("files")
+		return pid != was, strconv.Itoa(pid)
+	})
+	if code := n.signal(syscall.SIGINT); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if left := n.processes(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
 

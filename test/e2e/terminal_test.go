@@ -199,6 +199,29 @@ func TestWaitOnTerminal(t *testing.T) {
 	}
 }
 
+// TestFollowing: what goes on until Ctrl-C ends with success; top has a screen of its
+// own meanwhile.
+func TestFollowing(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, "-f", "examples/quickstart")
+	n.infer("/v2/models/iris/infer", irisTensor)
+	for _, command := range [][]string{{"top"}, {"get", "--watch"}, {"events", "-f"}, {"requests", "-f"}, {"logs", "iris", "-f"}} {
+		cmd := exec.Command(binary, command...)
+		cmd.Env = n.environ()
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is a signal
+		screen := onTerminal(t, cmd)
+		eventually(t, command[0]+" has begun", func() (bool, string) { return strings.Contains(screen.String(), "iris"), screen.String() })
+		screen.say(t, "\x03")
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %v\n%s", command, err, screen)
+		}
+		<-screen.closed
+		if drawn := screen.String(); command[0] == "top" && (!strings.HasPrefix(drawn, "\x1b[?1049h") || !strings.HasSuffix(drawn, "\x1b[?1049l")) {
+			t.Errorf("%q", drawn)
+		}
+	}
+}
+
 // TestConversation: Ctrl-C ends an answer and not the conversation, commands change
 // it, several lines are one message, an error ends nothing, and /bye ends it.
 func TestConversation(t *testing.T) {

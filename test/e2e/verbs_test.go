@@ -73,7 +73,7 @@ func TestTop(t *testing.T) {
 	if a := n.complete("nobody", 1); a.status != 404 {
 		t.Errorf("%+v", a)
 	}
-	matches(t, n.do("top"), `^1 service, 1 replica ready, 0 requests in flight, 0\.1 requests/s, 1\.0 tokens/s, memory \S+.*\nSERVICE +STATUS .*\ndefault/chat +Serving +1/1 +0 +0\.1 +0 +1\.0 +\d`)
+	matches(t, n.do("top"), `^1 service, 1 replica ready, 0 requests in flight, 0\.1 requests/s, 1\.0 tokens/s, memory \S+.*\nSERVICE +STATUS .*\ndefault/chat +Serving +1/1 +0 +0\.1 +0 +0 +1\.0 +\d`)
 	matches(t, n.get(n.admin+"/metrics").body, `roundhouse_gateway_endpoint_results_total\{endpoint="chat-engine-\w+",result="answered",service="default/chat"\} 6\n`)
 	matches(t, n.get(n.admin+"/metrics").body, `roundhouse_gateway_endpoint_first_byte_seconds_count\{endpoint="chat-engine-\w+",service="default/chat"\} 6\n`)
 	contains(t, n.get(n.admin+"/metrics").body, `roundhouse_gateway_endpoints{service="default/chat",state="ready"} 1`)

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+
+	"roundhouse.dev/roundhouse/internal/decide/load"
+)
+
+// TestBench: a load is sent to a service or to a server, and its figures are printed as
+// a table, as JSON and as a chart.
+func TestBench(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("apply", "--wait", "-f", write(t, t.TempDir(), "chat.yaml", onPlain(1, "")))
+	chart := filepath.Join(t.TempDir(), "chart.svg")
+	out := n.do("bench", "chat", "--concurrency", "1,4", "--requests", "20", "--input-tokens", "32", "--output-tokens", "U(4,8)", "--svg", chart)
+	matches(t, out, `^SCENARIO +LOAD +REQUESTS +FAILED +REQ/S +TOKENS/S +TTFT P50 .*\n32 → U\(4,8\) +1 at once +20 +0 +[\d.e+]+ +[\d.e+]+ +[\d.]+ ms.*\n32 → U\(4,8\) +4 at once +20 +0 .*\n$`)
+	wellFormed(t, chart)
+
+	server, _ := simulated(t, "--speed", "200")
+	var r load.Report
+	if err := json.Unmarshal([]byte(n.do("bench", "http://"+server+"/v1", "--rate", "100", "--requests", "50", "--scenario", "D(64,5)", "-o", "json")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Points) != 1 || r.Model != "chat" {
+		t.Fatalf("%+v", r)
+	}
+	p := r.Points[0]
+	if p.Requests != 50 || p.Failed != 0 || p.OutputTokens != 250 || p.InputTokens < 50*64 || p.TTFT.P50 <= 0 || p.TPOT.P99 <= 0 || p.Latency.Max < p.TTFT.P50 || p.Rate != 100 {
+		t.Errorf("%+v", p)
+	}
+	matches(t, n.do("bench", "http://"+server, "--scenario", "E(16)", "--requests", "5"), `\nE\(16\) +8 at once +5 +0 +\S+ +- +- `)
+}
+
+func wellFormed(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := xml.NewDecoder(bytes.NewReader(text)); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestBenchInterrupted: Ctrl-C prints what was measured until then.
+func TestBenchInterrupted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	server, _ := simulated(t, "--speed", "200")
+	cmd := exec.Command(binary, "bench", "http://"+server, "--duration", "1h", "--output-tokens", "4", "--warm-up", "0")
+	cmd.Env = n.environ()
+	var out capture
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "requests are answered", func() (bool, string) {
+		a := n.get("http://" + server + "/metrics")
+		return regexp.MustCompile(`vllm:request_success_total\{.*\} [1-9]`).MatchString(a.body), a.body
+	})
+	_ = cmd.Process.Signal(syscall.SIGINT)
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	matches(t, out.String(), `\n256 → 4, 8 at once: interrupted after \S+ s\n`)
+}
+
+// TestBenchErrors: what cannot be measured is said in one line.
+func TestBenchErrors(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for want, args := range map[string][]string{
+		"--rate is an open loop and --concurrency a closed one: give one of them": {"chat", "--rate", "1", "--concurrency", "2"},
+		`--scenario: "D(1)" is not a scenario: write D(INPUT,OUTPUT)`:             {"http://127.0.0.1:1", "--model", "m", "--scenario", "D(1)"},
+		"--scenario states what --input-tokens and --output-tokens do":            {"chat", "--scenario", "D(1,1)", "--input-tokens", "3"},
+		`--param is "a=": want NAME=JSON`:                                         {"chat", "--param", "a="},
+		"ftp://a is not the address of a server":                                  {"ftp://a"},
+		`unknown API "soap"`:                                                      {"http://127.0.0.1:1", "--model", "m", "--api", "soap"},
+		"the concurrency is 0: want 1 to 4096":                                    {"http://127.0.0.1:1", "--model", "m", "--concurrency", "0"},
+	} {
+		r := n.run(append([]string{"bench"}, args...)...)
+		if r.code != 2 {
+			t.Errorf("%v: code %d", args, r.code)
+		}
+		contains(t, r.err, want)
+	}
+	for want, args := range map[string][]string{
+		"http://127.0.0.1:1/v1/models: connection refused; name the model with --model": {"http://127.0.0.1:1"},
+		"http://127.0.0.1:1: connection refused":                                        {"http://127.0.0.1:1", "--model", "m"},
+		"--dataset none.jsonl: no such file or directory":                               {"http://127.0.0.1:1", "--model", "m", "--dataset", "none.jsonl"},
+	} {
+		if r := n.run(append([]string{"bench"}, args...)...); r.code != 1 {
+			t.Errorf("%v: code %d", args, r.code)
+		} else {
+			contains(t, r.err, want)
+		}
+	}
+}
+
+// TestBenchmarkJob: an applied BenchmarkJob is run once, without an API key where
+// requests need one, and its report is shown until it is deleted.
+func TestBenchmarkJob(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	n.do("keys", "create", "someone")
+	dir := t.TempDir()
+	job := func(scenario string) string {
+		return write(t, dir, "job.yaml", `apiVersion: ome.io/v1beta1
+kind: BenchmarkJob
+metadata: {name: chat-load}
+spec:
+  endpoint: {inferenceService: {name: chat}}
+  task: text-to-text
+  trafficScenarios: ["`+scenario+`"]
+  numConcurrency: [1, 4]
+  maxTimePerIteration: 1
+  maxRequestsPerIteration: 10
+  additionalRequestParams: {temperature: "0.0"}
+  outputLocation: {storageUri: "pvc://results/chat"}
+`)
+	}
+	n.do("apply", "--wait", "-f", write(t, dir, "chat.yaml", onPlain(1, "")))
+	r := n.run("apply", "-f", job("D(20,5)"))
+	contains(t, r.out, "benchmarkjob default/chat-load created")
+	contains(t, r.err, "spec.outputLocation: has no effect: the report is kept in the data directory")
+	shows := func(pattern string) {
+		t.Helper()
+		eventually(t, pattern, func() (bool, string) {
+			out := n.do("get", "benchmarkjobs")
+			return regexp.MustCompile(pattern).MatchString(out), out
+		})
+	}
+	shows(`(?m)^default +chat-load +Completed +2/2 +default/chat$`)
+	matches(t, n.do("describe", "benchmarkjob", "chat-load"), `^Name: +default/chat-load\nTarget: +default/chat\nState: +Completed\nStarted: .*\nEnded: .*\n\nSCENARIO .*\nD\(20,5\) +1 at once +10 +0 .*\nD\(20,5\) +4 at once +10 +0 .*\n$`)
+	n.do("apply", "-f", job("D(30,6)"))
+	shows(`Completed +2/2`)
+	eventually(t, "a changed job is run again", func() (bool, string) {
+		out := n.do("describe", "benchmarkjob", "chat-load")
+		return regexp.MustCompile(`State: +Completed[^S]*Started(.*\n)*D\(30,6\) +4 at once +10 +0 `).MatchString(out), out
+	})
+	contains(t, n.do("get", "benchmarkjob", "chat-load", "-o", "yaml"), "kind: BenchmarkJob")
+	n.do("delete", "benchmarkjob", "chat-load")
+	contains(t, n.do("get", "benchmarkjobs"), "No benchmarkjobs found")
+}
