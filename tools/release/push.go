@@ -22,13 +22,15 @@ import (
 )
 
 // pushMain pushes the image and the chart of a release to a registry, as
-// REGISTRY/roundhouse:VERSION and REGISTRY/charts/roundhouse:VERSION. It logs in
+// REGISTRY/roundhouse:VERSION and REGISTRY/charts/roundhouse:VERSION, and the image
+// with ONNX Runtime, if it is named, as REGISTRY/roundhouse-onnx:VERSION. It logs in
 // with ROUNDHOUSE_REGISTRY_USER and ROUNDHOUSE_REGISTRY_PASSWORD, or else as
 // `docker login` left it.
 func pushMain(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("push", flag.ContinueOnError)
 	dist := flags.String("dist", "dist", "`folder` of the release")
 	helm := flags.String("helm", "helm", "Helm's `program`")
+	onnx := flags.String("onnx", "", "`file` of the image with ONNX Runtime")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -48,6 +50,11 @@ func pushMain(ctx context.Context, args []string) error {
 	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(image), "roundhouse-image-"), ".tar")
 	if err := pushImage(registry+"/roundhouse:"+version, image, options); err != nil {
 		return err
+	}
+	if *onnx != "" {
+		if err := pushImage(registry+"/roundhouse-onnx:"+version, *onnx, options); err != nil {
+			return err
+		}
 	}
 	if err := pushChart(ctx, *helm, registry, chart); err != nil {
 		return err

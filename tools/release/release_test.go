@@ -336,8 +336,8 @@ func TestPush(t *testing.T) {
 			}))
 			defer server.Close()
 			to := strings.TrimPrefix(server.URL, "http://") + "/team"
-			t.Setenv("DOCKER_CONFIG", t.TempDir()) // nobody is logged in
-			args := []string{"-dist", folder, "-helm", helm, to}
+			t.Setenv("DOCKER_CONFIG", t.TempDir())                                                           // nobody is logged in
+			args := []string{"-dist", folder, "-helm", helm, "-onnx", find(t, "roundhouse-image-*.tar"), to} // any image will do
 			if password != "" {
 				if err := pushMain(t.Context(), args); err == nil {
 					t.Error("the registry took a push without a login")
@@ -349,17 +349,19 @@ func TestPush(t *testing.T) {
 				t.Fatal(err)
 			}
 			version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(find(t, "roundhouse-image-*.tar")), "roundhouse-image-"), ".tar")
-			ref, err := reference(to + "/roundhouse:" + version)
-			if err != nil {
-				t.Fatal(err)
-			}
-			index, err := remote.Index(ref, credentials())
-			if err != nil {
-				t.Fatal(err)
-			}
-			manifest, err := index.IndexManifest()
-			if err != nil || len(manifest.Manifests) == 0 || manifest.Manifests[0].Platform == nil {
-				t.Errorf("%+v, %v", manifest, err)
+			for _, image := range []string{"/roundhouse:", "/roundhouse-onnx:"} {
+				ref, err := reference(to + image + version)
+				if err != nil {
+					t.Fatal(err)
+				}
+				index, err := remote.Index(ref, credentials())
+				if err != nil {
+					t.Fatal(err)
+				}
+				manifest, err := index.IndexManifest()
+				if err != nil || len(manifest.Manifests) == 0 || manifest.Manifests[0].Platform == nil {
+					t.Errorf("%s: %+v, %v", image, manifest, err)
+				}
 			}
 			if password == "" {
 				out := run(t, t.TempDir(), nil, helm, "show", "chart", "oci://"+to+"/charts/roundhouse", "--version", version, "--plain-http")
