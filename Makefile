@@ -19,6 +19,8 @@ HUB := .venv/hub
 HUB_OLD := .venv/hub-old
 # Microsoft's emulator of Azure Storage.
 AZURITE := .venv/azurite
+# The generator of the documentation site.
+SITE := .venv/site
 # Gateways that Debian does not have: for the benchmark's table alone.
 GATEWAYS := .venv/gateways
 # Another cache of the Hub, likewise.
@@ -40,8 +42,12 @@ K8S_ADDONS := $(addprefix $(K8S)/,lws lws.yaml coredns versitygw)
 IMAGE ?= bin/roundhouse-image.tar
 IMAGE_TAG ?= roundhouse:$(VERSION)
 IMAGE_ARCHS ?= amd64 arm64
-# Not roundhouse-onnx: it needs the C library, and ONNX Runtime besides.
 IMAGE_PROGRAMS := cmd/roundhouse cmd/roundhouse-server cmd/roundhouse-pause
+# roundhouse-onnx needs the C library, and ONNX Runtime: it has an image of its own,
+# which shares the layers of the others.
+ONNX_IMAGE ?= bin/roundhouse-onnx-image.tar
+ONNX_IMAGE_TAG ?= roundhouse-onnx:$(VERSION)
+ONNX_RUNTIME := 1.31.1
 
 .PHONY: help
 help: ## list the targets
@@ -124,8 +130,8 @@ test-containers: ## run replicas as containers of podman or Docker; on Debian as
 	ROUNDHOUSE_TEST_CONTAINERS=$$($(CONTAINER_ENGINE)) go test -count=1 -timeout 15m ./test/containers
 
 .PHONY: test-engines-vllm
-test-engines-vllm: $(ENGINES_VLLM)/.installed ## serve a model with the real vLLM on CPUs; installs 6 GB
-	ROUNDHOUSE_ENGINES_VLLM=$(abspath $(ENGINES_VLLM)) go test -count=1 -v -timeout 90m -run VLLM ./test/engines
+test-engines-vllm: $(ENGINES_VLLM)/.installed ## serve models with the real vLLM, and with transformers, on CPUs; installs 6 GB
+	ROUNDHOUSE_ENGINES_VLLM=$(abspath $(ENGINES_VLLM)) go test -count=1 -v -timeout 90m -run 'VLLM|HuggingFace' ./test/engines
 
 .PHONY: test-engines-sglang
 test-engines-sglang: $(ENGINES_SGLANG)/.installed ## serve a model with the real SGLang on CPUs; installs 6 GB
@@ -177,7 +183,7 @@ $(PROMQL): tools/promql/go.mod tools/promql/go.sum tools/promql/main.go
 
 .PHONY: published-crds
 published-crds: ## fetch other projects' CRDs, which tests write objects of and compare our stand-ins with
-	@go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1 sigs.k8s.io/gateway-api@v1.5.1 sigs.k8s.io/lws@v0.7.0 || \
+	@go mod download github.com/kserve/kserve@v0.15.2 sigs.k8s.io/gateway-api-inference-extension@v1.1.0 sigs.k8s.io/gateway-api-inference-extension@v0.5.1 sigs.k8s.io/gateway-api@v1.5.1 sigs.k8s.io/lws@v0.7.0 github.com/prometheus-operator/prometheus-operator@v0.84.0 github.com/argoproj/argo-cd/v3@v3.0.0 github.com/fluxcd/helm-controller/api@v1.3.0 github.com/fluxcd/source-controller/api@v1.6.0 || \
 	  echo "published-crds: not all could be downloaded; tests that compare with them are skipped"
 
 $(K8S)/kwok: tools/kwok/go.mod tools/kwok/go.sum
@@ -206,7 +212,7 @@ $(K8S)/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum
 
 # The conformance suites of the Gateway API and its Inference Extension, as they
 # are published, and the programs of the pods that these make.
-CONFORMANCE := $(addprefix $(K8S)/,conformance-inference conformance-gateway echo-basic epp)
+CONFORMANCE := $(addprefix $(K8S)/,conformance-inference conformance-gateway echo-http echo-basic epp)
 $(K8S)/echo-basic $(K8S)/epp $(K8S)/conformance-inference &: tools/conformance/inference/go.mod tools/conformance/inference/go.sum
 	cd tools/conformance/inference && export CGO_ENABLED=0 && \
 	  go build -trimpath -ldflags "-s -w" -o $(abspath $(K8S))/echo-basic sigs.k8s.io/gateway-api/conformance/echo-basic && \
@@ -214,8 +220,11 @@ $(K8S)/echo-basic $(K8S)/epp $(K8S)/conformance-inference &: tools/conformance/i
 	  go test -c -trimpath -ldflags "-s -w" -o $(abspath $(K8S))/conformance-inference sigs.k8s.io/gateway-api-inference-extension/conformance
 	@touch $(K8S)/echo-basic $(K8S)/epp $(K8S)/conformance-inference
 
-$(K8S)/conformance-gateway: tools/conformance/gateway/go.mod tools/conformance/gateway/go.sum tools/conformance/gateway/suite_test.go tools/conformance/gateway/base.yaml
-	cd tools/conformance/gateway && CGO_ENABLED=0 go test -c -trimpath -ldflags "-s -w" -o $(abspath $@) .
+$(K8S)/echo-http $(K8S)/conformance-gateway &: tools/conformance/gateway/go.mod tools/conformance/gateway/go.sum tools/conformance/gateway/suite_test.go
+	cd tools/conformance/gateway && export CGO_ENABLED=0 && \
+	  go build -trimpath -ldflags "-s -w" -o $(abspath $(K8S))/echo-http sigs.k8s.io/gateway-api/conformance/echo-basic && \
+	  go test -c -trimpath -ldflags "-s -w" -o $(abspath $(K8S))/conformance-gateway .
+	@touch $(K8S)/echo-http $(K8S)/conformance-gateway
 
 $(K8S)/%: tools/kubernetes/go.mod tools/kubernetes/go.sum tools/kubernetes/build.sh
 	tools/kubernetes/build.sh $(K8S) $*
@@ -228,6 +237,24 @@ image: ## write bin/roundhouse-image.tar, an OCI image for amd64 and arm64, with
 	  GOOS=linux GOARCH=$$a CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/image/linux_$$a/ $(addprefix ./,$(IMAGE_PROGRAMS)) || exit 1; done
 	@mkdir -p $(dir $(IMAGE))
 	go run ./deploy/image -o $(IMAGE) -tag $(IMAGE_TAG) $(addprefix bin/image/linux_,$(IMAGE_ARCHS))
+
+.PHONY: image-onnx
+image-onnx: ## write bin/roundhouse-onnx-image.tar, the image of ONNX models' pods; takes the libraries from PyPI and Debian
+	@rm -rf bin/image-onnx
+	@for a in $(IMAGE_ARCHS); do mkdir -p bin/image-onnx/linux_$$a && \
+	  GOOS=linux GOARCH=$$a CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/image-onnx/linux_$$a/ $(addprefix ./,$(IMAGE_PROGRAMS) cmd/roundhouse-onnx) && \
+	  deploy/image/onnx.sh $$a bin/image-onnx/linux_$$a/root $(ONNX_RUNTIME) || exit 1; done
+	go run ./deploy/image -tree -o $(ONNX_IMAGE) -tag $(ONNX_IMAGE_TAG) $(addprefix bin/image-onnx/linux_,$(IMAGE_ARCHS))
+
+.PHONY: test-image-onnx
+test-image-onnx: ## build the image with ONNX Runtime of this machine's architecture, and serve a model from it; needs root
+	@$(MAKE) --no-print-directory image-onnx ONNX_IMAGE=bin/test-onnx-image.tar IMAGE_ARCHS=$$(go env GOARCH)
+	ROUNDHOUSE_ONNX_IMAGE=$(abspath bin/test-onnx-image.tar) go test -count=1 -v -run ONNX ./deploy/image
+
+.PHONY: test-image-python
+test-image-python: build ## build the image of examples/python-runtimes on Debian's Python, and serve models from it; needs root, buildah and podman
+	deploy/image/python.sh $$(go env GOARCH) bin/image-python
+	ROUNDHOUSE_PYTHON_BASE=$(abspath bin/image-python) go test -count=1 -v -timeout 20m -run Python ./deploy/image
 
 # The image of this machine's architecture, under the name that the cluster's
 # tests import it by.
@@ -262,14 +289,19 @@ release: $(RELEASE) ## write dist/: archives, deb, rpm, wheels, image, chart, SB
 DEBIAN := .cache/debian
 .PHONY: test-release
 test-release: release $(HELM) ## install what `make release` wrote: script, wheel, packages, image and chart in a registry
-	@if [ ! -d $(DEBIAN)/var/lib/dpkg ] && [ "$$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then debootstrap --variant=minbase stable $(DEBIAN) >/dev/null || rm -rf $(DEBIAN); fi
+	@if [ ! -d $(DEBIAN)/var/lib/dpkg ] && [ "$$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then mkdir -p $(DEBIAN) && debootstrap --variant=minbase stable $(abspath $(DEBIAN)) >/dev/null || rm -rf $(DEBIAN); fi
 	if [ -d $(DEBIAN)/var/lib/dpkg ]; then export ROUNDHOUSE_DEBIAN_ROOT=$(abspath $(DEBIAN)); fi; \
 	  cd tools/release && ROUNDHOUSE_DIST=$(abspath $(DIST)) ROUNDHOUSE_HELM=$(abspath $(HELM)) go test -count=1 -v .
 
 .PHONY: push
-push: $(RELEASE) $(HELM) ## push the image and the chart in dist/ to REGISTRY
+push: $(RELEASE) $(HELM) $(if $(ONNX),image-onnx) ## push the image and the chart in dist/ to REGISTRY; with ONNX=1 the image with ONNX Runtime too
 	@test -n "$(REGISTRY)" || { echo "push: say where to: make push REGISTRY=127.0.0.1:5000"; exit 2; }
-	$(RELEASE) push -dist $(DIST) -helm $(HELM) $(REGISTRY)
+	$(RELEASE) push -dist $(DIST) -helm $(HELM) $(if $(ONNX),-onnx $(ONNX_IMAGE)) $(REGISTRY)
+
+.PHONY: publish
+publish: ## make a draft of a release of the tag TAG on GitHub from dist/, with gh
+	@test -n "$(TAG)" || { echo "publish: say which tag: make publish TAG=v1.2.3"; exit 2; }
+	gh release create "$(TAG)" --draft --verify-tag --notes-from-tag $(DIST)/*
 
 .PHONY: e2e-kubernetes
 e2e-kubernetes: published-crds $(K8S_NODE) $(K8S_ADDONS) $(HELM) e2e-image ## run the product on a real Kubernetes node; needs root, docs/kubernetes-testing.md says what else
@@ -316,6 +348,24 @@ cross:
 .PHONY: dirty
 dirty:
 	@test -z "$$(git status --porcelain)" || { git status --short; git diff | head -50; echo "verify: the tree is dirty: commit what was regenerated"; exit 1; }
+
+$(SITE)/.installed: tools/site/requirements.txt
+	python3 -m venv $(SITE)
+	$(SITE)/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $<
+	@touch $@
+
+.PHONY: docs
+docs: $(SITE)/.installed ## render docs/ to .cache/site; fails on a link that leads nowhere or a page without a place
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
+.PHONY: docs-serve
+docs-serve: $(SITE)/.installed ## show the documentation at http://127.0.0.1:8000, and what changes in it
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs serve --dev-addr 127.0.0.1:8000
+
+.PHONY: docs-version
+docs-version: $(SITE)/.installed ## render docs/ as DOCS_VERSION into the branch gh-pages, as the latest; pushes nothing
+	@test -n "$(DOCS_VERSION)" || { echo "docs-version: say which: make docs-version DOCS_VERSION=1.2"; exit 2; }
+	NO_MKDOCS_2_WARNING=1 PATH=$(abspath $(SITE))/bin:$$PATH mike deploy --update-aliases $(DOCS_VERSION) latest
 
 .PHONY: bench
 bench: build $(PEERS)/.installed $(MLSERVER)/.installed ## measure; docs/benchmarks.md says what and how
