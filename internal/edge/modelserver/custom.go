@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
 )
 
 // customRoutes are the HTTP routes of one loaded model.
@@ -81,43 +83,65 @@ type customHandler struct {
 	wire   wire
 }
 
-// serve answers with the route of a loaded model, and reports whether
-// there is one. Where several models have it, the first by name answers.
+// serve answers with the route of a loaded model, and reports whether there is one.
+// Where several models have it, the one that the body names answers, and else the first
+// by name. Routes are given bodies decompressed.
 func (c *customHandler) serve(w http.ResponseWriter, r *http.Request) bool {
+	var able []*instance
 	for _, i := range c.models.registry.routers() {
-		if _, pattern := i.routes.mux.Handler(r); pattern == "" || !i.acquire() {
-			continue
+		if _, pattern := i.routes.mux.Handler(r); pattern != "" {
+			able = append(able, i)
 		}
-		defer i.release()
-		if r.Method == http.MethodPost { // it may ask for inference, by another protocol
-			i.meter.begin()
-			defer i.meter.left()
-		}
-		c.serveRoute(w, r, i.routes.mux)
-		return true
 	}
-	return false
-}
-
-// serveRoute answers with a model's route: it is given bodies decompressed, and its
-// answers are compressed as the server's own are.
-func (c *customHandler) serveRoute(w http.ResponseWriter, r *http.Request, route http.Handler) {
-	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
+	several := len(able) > 1 && r.Method == http.MethodPost
+	if several || len(able) > 0 && r.Header.Get("Content-Encoding") != "" {
 		body, err := c.wire.readBody(w, r)
 		if err != nil {
 			writeError(w, err)
-			return
+			return true
 		}
 		defer body.free()
 		r = r.Clone(r.Context())
 		r.Header.Del("Content-Encoding")
 		r.Header.Del("Content-Length")
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body.data)), int64(len(body.data))
+		if several {
+			c.preferNamed(able, body.data)
+		}
+	}
+	for _, i := range able {
+		if i.acquire() {
+			defer i.release()
+			c.serveRoute(w, r, i)
+			return true
+		}
+	}
+	return false
+}
+
+// preferNamed moves to the front what a request in OpenAI's form names as its "model".
+func (c *customHandler) preferNamed(able []*instance, body []byte) {
+	asked, err := openai.Parse(body)
+	if err != nil {
+		return // it has another form, or the model's code says what is wrong
+	}
+	name := c.models.registry.named(string(asked.Model))
+	if n := slices.IndexFunc(able, func(i *instance) bool { return i.name == name }); n > 0 {
+		able[0], able[n] = able[n], able[0]
+	}
+}
+
+// serveRoute answers with a model's route. Its answers are compressed as the server's
+// own are.
+func (c *customHandler) serveRoute(w http.ResponseWriter, r *http.Request, i *instance) {
+	if r.Method == http.MethodPost { // it may ask for inference, by another protocol
+		i.meter.begin()
+		defer i.meter.left()
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, c.wire.maxBody)
 	answer := routeAnswer{header: http.Header{}, status: http.StatusOK, to: w, control: http.NewResponseController(w), timeout: c.wire.writeTimeout}
 	defer answer.end()
-	route.ServeHTTP(&answer, r)
+	i.routes.mux.ServeHTTP(&answer, r)
 	if answer.begun {
 		_ = answer.FlushError() // a client that left needs no answer
 		return

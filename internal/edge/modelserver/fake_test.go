@@ -62,7 +62,7 @@ func (f *fakes) load(_ context.Context, s Settings) (Model, error) {
 		panic("boom")
 	case "stream", "stall", "sum":
 		return &fakeStreamer{fakeModel{fakes: f, word: word}}, nil
-	case "routes", "conflict":
+	case "routes", "more routes", "conflict":
 		return &fakeRouter{fakeModel{fakes: f, word: word}}, nil
 	default:
 		return &fakeModel{fakes: f, word: word}, nil
@@ -196,6 +196,10 @@ func (m *fakeRouter) Routes() []Route {
 	}
 	return []Route{{"POST", "/items/{id}", answer}, {"GET", "/items/{id}", answer}, {"GET", "/files/{rest:path}", answer}, {"GET", "/v2/health/live", answer},
 		{"POST", "/v1/chat/completions", http.HandlerFunc(m.chat)},
+		{"POST", "/v1/embeddings", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, m.word+": ")
+			_, _ = io.Copy(w, r.Body)
+		})},
 		{"POST", "/mirror", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Encoding", r.Header.Get("Content-Encoding"))
 			w.Header().Set("X-Odd", "a\x00b\nc")

@@ -94,14 +94,19 @@ func (r *registry) acquire(name, version string) (*instance, error) {
 // seek is find of what may be asked: what was unloaded is there to be loaded and
 // in the index, and to those who ask it is not, as in MLServer.
 func (r *registry) seek(name, version string) (*slot, error) {
-	if own, ok := r.aliases[name]; ok && len(r.mu.models[name]) == 0 {
-		name = own
-	}
-	s, err := r.find(name, version)
+	s, err := r.find(r.ownName(name), version)
 	if err == nil && s.gone {
 		return nil, tensor.Errorf(tensor.KindNotFound, "Model %s not found: %s", name, s.reason)
 	}
 	return s, err
+}
+
+// ownName is the name of the model that another name stands for; the lock is held.
+func (r *registry) ownName(name string) string {
+	if own, ok := r.aliases[name]; ok && len(r.mu.models[name]) == 0 {
+		return own
+	}
+	return name
 }
 
 // find finds a slot; the lock is held. Without a version it is the first that
@@ -251,6 +256,13 @@ func (r *registry) routers() []*instance {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.mu.routers
+}
+
+// named is the name of the model that is asked by a name.
+func (r *registry) named(name string) string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.ownName(name)
 }
 
 // change runs f while no other load or unload runs.

@@ -448,6 +448,30 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+// TestNamedRoutes: where several models answer OpenAI's clients, the one does that the
+// body names.
+func TestNamedRoutes(t *testing.T) {
+	s := loaded(t, map[string]string{"a/model-settings.json": settings("test.Fake", "model.fake", ""), "a/model.fake": "fake routes",
+		"b/model-settings.json": settings("test.Fake", "model.fake", ""), "b/model.fake": "fake more routes",
+		"c/model-settings.json": settings("test.Fake", "model.fake", ""), "c/model.fake": "fake double"},
+		func(c *Config) { c.Aliases, c.Limits.MaxBodyBytes = map[string]string{"other": "b"}, 100 })
+	for body, want := range map[string]string{
+		`{"model":"a"}`:             "routes: ",
+		`{"input":"","model":"b"}`:  "more routes: ",
+		`{"model":"other"}`:         "more routes: ",
+		`{"model":"c"}`:             "routes: ", // which tells that it is not c
+		`{"model":7}`:               "routes: ",
+		`{"input":"without a name"`: "routes: ",
+		"":                          "routes: ",
+	} {
+		s.want(t, "POST /v1/embeddings", body, 200, want+body)
+	}
+	s.want(t, "POST /v1/embeddings", strings.Repeat("x", 200), 413, "")
+	if _, said := s.exchange(t, "POST /v1/embeddings", compressed(t, "gzip", `{"model":"b"}`), "Content-Encoding: gzip"); string(said) != `more routes: {"model":"b"}` {
+		t.Errorf("a compressed body: %q", said)
+	}
+}
+
 // TestOpenAI: the list of models is one for clients of OpenAI, too, where a model
 // answers these, and an answer that is flushed is sent at once.
 func TestOpenAI(t *testing.T) {
