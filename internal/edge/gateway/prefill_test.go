@@ -288,7 +288,7 @@ func TestEncoders(t *testing.T) {
 	for n := range 20 { // until the failing one is tried
 		p.Replicas[0].ID = fmt.Sprint("failing-", n)
 		r.d.SetPool(p)
-		ask(chat("http://a"))
+		ask(chat(fmt.Sprint("http://a/", n))) // a prompt that no replica holds
 		if got := <-told; got[0] == "failing" {
 			if next := <-told; len(got) != 2 || len(next) != 1 {
 				t.Errorf("told %v, and then %v: its only encoder may be why it failed", got, next)
