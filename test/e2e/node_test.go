@@ -114,8 +114,12 @@ func (n *node) launch(args ...string) {
 	}(n.cmd, n.exited)
 }
 
+// nobody is where no server is: a CLI that is not told of one would ask the machine's
+// own, if it has one.
+const nobody = "http://127.0.0.1:9"
+
 func (n *node) environ() []string {
-	return append(append(os.Environ(), n.env...), n.mark, "ROUNDHOUSE_SERVER="+n.admin, "ROUNDHOUSE_GATEWAY="+n.gateway, "ROUNDHOUSE_DATA_DIR="+n.dir)
+	return append(append(os.Environ(), n.env...), n.mark, "ROUNDHOUSE_SERVER="+cmp.Or(n.admin, nobody), "ROUNDHOUSE_GATEWAY="+cmp.Or(n.gateway, nobody), "ROUNDHOUSE_DATA_DIR="+n.dir)
 }
 
 // signal sends one to up and waits until it has ended; it returns the exit
