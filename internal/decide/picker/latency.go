@@ -2,6 +2,7 @@ package picker
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/decide/latency"
@@ -41,13 +42,20 @@ func (p *pick) work(slot int32) latency.Work {
 	return w
 }
 
-// inTime keeps the endpoints that are predicted to answer within the request's
-// target; all where none is, or nothing is known.
+// meets stands among the tokens that endpoints would compute for one that is predicted
+// to answer in time.
+const meets = -1
+
+// inTime leaves out the endpoints that are predicted to miss the request's target,
+// where one meets it that has no more of the prompt to compute; none where nothing is
+// known. One that would compute again what another holds delays all who wait behind:
+// where a pool is nearly full, more requests are late by that than in time.
 func (p *pick) inTime(set []int32) []int32 {
 	if p.in.Latency == nil || p.in.Target == (latency.Target{}) {
 		return set
 	}
-	kept, may := 0, false
+	least, may := math.Inf(1), false // tokens that one which meets it would compute
+	tokens := p.out.values[:len(set)]
 	for i, slot := range set {
 		w := p.work(slot)
 		f, ok := p.in.Latency.Predict(int(slot), &w)
@@ -55,14 +63,23 @@ func (p *pick) inTime(set []int32) []int32 {
 			return set
 		}
 		may = may || f.May(p.in.Target)
+		tokens[i] = float64(w.Uncached)
 		if f.Meets(p.in.Target) {
-			set[i], set[kept] = set[kept], slot
-			kept++
+			least = min(least, tokens[i])
+			tokens[i] = meets
 		}
 	}
-	if kept == 0 {
+	if math.IsInf(least, 1) {
 		p.out.Late = !may
 		return set
+	}
+	kept := 0
+	for i, slot := range set {
+		if tokens[i] == meets || tokens[i] < least {
+			set[i], set[kept] = set[kept], slot
+			tokens[i], tokens[kept] = tokens[kept], tokens[i]
+			kept++
+		}
 	}
 	p.out.outOfTime(set[kept:])
 	return set[:kept]
@@ -105,7 +122,7 @@ func (c *Choice) outOfTime(set []int32) {
 		return
 	}
 	for _, slot := range set {
-		c.table.rows[slot].out = "is predicted to miss the request's target"
+		c.table.rows[slot].out = "is predicted to miss the request's target, which another meets that computes no more"
 	}
 }
 

@@ -96,7 +96,8 @@ type Input struct {
 
 	// Latency is what is known of how long the endpoints take, by slot; nil when
 	// nobody keeps it. Target is how long the request may take: endpoints that are
-	// predicted to miss it are chosen only where all are.
+	// predicted to miss it are chosen only where all are, or where they hold more of the
+	// prompt.
 	Latency *latency.Model
 	Target  latency.Target
 

@@ -76,7 +76,7 @@ var counterparts = map[string]counterpart{
 	"by-label-selector":            {lacks: rolesKnown},
 	"label-selector-filter":        {lacks: rolesKnown},
 	"prefix-cache-affinity-filter": {lacks: "affinity is a scorer here, bounded by balance of a Pool's picker: write prefix-cache-scorer, and remove this"},
-	"slo-headroom-tier-filter":     {slot: builtIn, free: true, note: "is always so, with other thresholds: endpoints that are predicted to miss a request's target get it only if no other is open"},
+	"slo-headroom-tier-filter":     {slot: builtIn, free: true, note: "is always so, with other thresholds: endpoints that are predicted to miss a request's target are left out where another meets it that has no more of the prompt to compute"},
 
 	"max-score-picker": {slot: picker, name: "best", ignores: addresses},
 	"random-picker":    {slot: picker, name: "random", ignores: addresses},
