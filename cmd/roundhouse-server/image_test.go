@@ -26,3 +26,18 @@ func TestServedPath(t *testing.T) {
 		t.Error("nothing to serve is no error")
 	}
 }
+
+func TestModelDir(t *testing.T) {
+	for _, test := range []struct{ folder, dir, want string }{
+		{"/models", "", "/models"}, {"", "/models", "/models"}, {"/models", "/models", "/models"}, {"/models/", "/models/base", "/models/base"},
+		{"/models", "/opt/model", "/models"}, {"/models", "/models/../etc", "/models"}, {"/models", "/models2", "/models"}, {"models", "/models", "models"},
+	} {
+		var args []string
+		if test.folder != "" {
+			args = []string{test.folder}
+		}
+		if got := withModelDir(args, test.dir); len(got) != 1 || got[0] != test.want {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}

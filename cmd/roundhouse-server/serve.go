@@ -105,7 +105,8 @@ type serveCommand struct {
 	// modelName is KServe's flag for the name; beside --name it is another one.
 	modelName string
 	format    string
-	// modelDir is another way to say path: KServe's.
+	// modelDir is another way to say path: KServe's. Beside a path it says which folder
+	// within.
 	modelDir string
 	config   modelserver.Config
 	flags    modelserver.Config // what the flags say
@@ -139,9 +140,7 @@ Flags win over settings.json, which wins over the environment.`,
 		Example: "  roundhouse-server iris.ubj --name iris\n  roundhouse-server models/\n  roundhouse-server Qwen2.5-0.5B-Instruct --format huggingface --name qwen",
 		Args:    command.Wants(0, 1, "what to serve"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if c.modelDir != "" && len(args) == 0 {
-				args = append(args, c.modelDir)
-			}
+			args = withModelDir(args, c.modelDir)
 			if err := c.python.huggingFace.check(); err != nil {
 				return err
 			}
@@ -164,7 +163,7 @@ Flags win over settings.json, which wins over the environment.`,
 	f.StringVar(&c.format, "format", "", "format of the model: xgboost, lightgbm, sklearn, mlflow … (default: by its first bytes or its name)")
 	f.StringVar(&c.python.python, "python", cmp.Or(os.Getenv("ROUNDHOUSE_PYTHON"), "python3"), "interpreter for models that Python serves")
 	c.python.huggingFace.addFlags(f)
-	f.StringVar(&c.modelDir, "model-dir", "", "FOLDER, as KServe's servers have it; without effect beside FOLDER")
+	f.StringVar(&c.modelDir, "model-dir", "", "FOLDER, as KServe's servers have it; beside FOLDER one within it, and else without effect")
 	f.StringVar(&c.modelName, "model-name", "", "--name, as KServe's servers have it; beside --name another name that the model answers to")
 	f.SetNormalizeFunc(kserveFlags)
 	f.StringVar(&c.flags.Host, "host", c.flags.Host, "address to listen on")
@@ -450,6 +449,21 @@ func (c *serveCommand) greet(w io.Writer, list []modelserver.Listening) {
 		_, _ = fmt.Fprintf(w, "  Kafka      %s: %s, answers in %s\n", s.KafkaServers, s.KafkaTopicInput, s.KafkaTopicOutput)
 	}
 	_, _ = fmt.Fprintf(w, "  models     %s/v1/models\n  ready      %s/v2/health/ready\n  inference  %s/v2/models/{model}/infer\n", rest, rest, rest)
+}
+
+// withModelDir is the arguments with what --model-dir names: alone, or within the folder
+// that they name, as where several URIs are fetched for one server. Another folder has no
+// effect: manifests of KServe name one of their image.
+func withModelDir(args []string, dir string) []string {
+	if dir == "" {
+		return args
+	}
+	if len(args) == 1 {
+		if within, err := filepath.Rel(args[0], dir); err != nil || !filepath.IsLocal(within) {
+			return args
+		}
+	}
+	return []string{dir}
 }
 
 // servedPath is what `serve` serves: its argument; without one, as an image

@@ -59,6 +59,12 @@ spec:
 		d := n.do("describe", "iris")
 		return strings.Contains(d, "both have model.ubj: give each URI a mountPath of its own"), d
 	})
+
+	// The model in a folder of its own, which an argument names as in KServe.
+	within := strings.NewReplacer(`{uri: "s3://models/iris"}`, `{uri: "s3://models/iris", mountPath: /mnt/models/base}`,
+		"      env:", "      args: [--model_dir=/mnt/models/base]\n      env:").Replace(read(t, file))
+	n.do("apply", "-f", write(t, t.TempDir(), "within.yaml", within), "--wait")
+	n.infer("/v2/models/iris/infer", irisTensor)
 	n.do("delete", "service", "iris")
 	eventually(t, "the folders of links are gone", func() (bool, string) {
 		left, _ := filepath.Glob(filepath.Join(n.dir, "processes", "models", "*"))
