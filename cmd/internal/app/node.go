@@ -165,7 +165,7 @@ func (n *node) servers() error {
 
 // report has the journal tell what happened to a service.
 func (n *node) report(_ context.Context, st fleet.ServiceState) (time.Duration, error) {
-	is := history.See(st.Object.Created().String(), st.Generation, st.Status, st.Replicas)
+	is := history.See(st.Object.Created().String(), st.Manifests, st.Status, st.Replicas)
 	defer n.live.Observe(st) // once the journal has what failed
 	if was, known := n.cfg.events.Observe(st.Object.Key, is, st.Scaling); known {
 		n.measures.Count(st.Object.Key, was, is)

@@ -65,13 +65,14 @@ type Event struct {
 type Seen struct {
 	// Identity tells a service from a later one of its name; "" where that is not
 	// known.
-	Identity   string
-	Generation int64
-	Runtime    service.RuntimeChoice
-	Revision   string
-	Canary     service.CanaryStatus
-	Counts     map[service.Role]int
-	Ready      service.Condition
+	Identity string
+	// Manifests counts the manifests that it has had; 0 where that is not known.
+	Manifests int64
+	Runtime   service.RuntimeChoice
+	Revision  string
+	Canary    service.CanaryStatus
+	Counts    map[service.Role]int
+	Ready     service.Condition
 	// FailureReason and Failure are what is wrong with it, beyond its not being ready
 	// yet.
 	FailureReason, Failure string
@@ -80,8 +81,8 @@ type Seen struct {
 
 // See returns what events tell of a service of this status. replicas is empty
 // where others tell of them, as a cluster does of pods.
-func See(identity string, generation int64, st service.Status, replicas []replica.Replica) Seen {
-	out := Seen{Identity: identity, Generation: generation, Runtime: st.Runtime, Revision: st.Revision, Counts: map[service.Role]int{}, Replicas: map[string]replica.Replica{}}
+func See(identity string, manifests int64, st service.Status, replicas []replica.Replica) Seen {
+	out := Seen{Identity: identity, Manifests: manifests, Runtime: st.Runtime, Revision: st.Revision, Counts: map[service.Role]int{}, Replicas: map[string]replica.Replica{}}
 	for _, c := range st.Components {
 		out.Counts[c.Role] = c.Desired
 	}
@@ -151,8 +152,8 @@ func decided(before, after Seen, why map[service.Role]string) (out []Event) {
 	tell := func(warning bool, object, reason, format string, args ...any) {
 		out = append(out, Event{Object: object, Reason: reason, Message: fmt.Sprintf(format, args...), Warning: warning})
 	}
-	if was := before.Generation; was > 0 && after.Generation > was {
-		tell(false, "", ManifestChanged, "the manifest is now at generation %d", after.Generation)
+	if was := before.Manifests; was > 0 && after.Manifests > was {
+		tell(false, "", ManifestChanged, "the manifest was changed")
 	}
 	if r, was := after.Runtime, before.Runtime; r.Name != "" && (r.Name != was.Name || r.Namespace != was.Namespace || r.Scope != was.Scope) {
 		tell(false, "", "RuntimeSelected", "%s (%s): %s", r.Name, r.Scope, r.Why)

@@ -39,7 +39,7 @@ func TestChanges(t *testing.T) {
 		want          []string
 	}{
 		{"nothing", See("1", 1, counts(1), nil), See("1", 1, counts(1), nil), nil},
-		{"a new manifest", See("1", 1, service.Status{}, nil), See("1", 2, service.Status{}, nil), []string{"ManifestChanged: the manifest is now at generation 2"}},
+		{"a new manifest", See("1", 1, service.Status{}, nil), See("1", 2, service.Status{}, nil), []string{"ManifestChanged: the manifest was changed"}},
 		{"another of its name", See("1", 4, counts(1), nil), See("2", 1, counts(1), nil), []string{"engine Scaled: 0 to 1 replicas: why"}},
 		{"a count", See("", 1, counts(1), nil), See("", 1, counts(3), nil), []string{"engine Scaled: 1 to 3 replicas: why"}},
 		{"a runtime", Seen{}, See("", 1, service.Status{Runtime: service.RuntimeChoice{Name: "vllm", Scope: "cluster", Why: "first"}, Revision: "chat-1"}, nil),

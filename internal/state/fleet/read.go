@@ -19,10 +19,10 @@ import (
 type ServiceState struct {
 	Object Object
 	Status service.Status
-	// Generation counts changes of the manifest; Status.Generation is the one
-	// the status speaks of.
-	Generation int64
-	Revision   *workload.Revision // nil before the first
+	// Generation counts changes of the manifest, and of what it may be resolved with;
+	// Status.Generation is the one the status speaks of. Manifests counts the first alone.
+	Generation, Manifests int64
+	Revision              *workload.Revision // nil before the first
 	// Replicas are the service's, then its canary's.
 	Replicas []replica.Replica
 	// InFlight is how many requests each of them has, by id, and LastDone when the
@@ -68,7 +68,7 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 // state is what people are told of a service; the lock of services is held.
 func (e *entry) state(cfg *Config) ServiceState {
 	now := cfg.Now()
-	st := ServiceState{Object: e.object, Generation: e.generation, LastReplica: e.lastReplica, Status: e.measured(cfg.Usage), Scaling: map[service.Role]string{}}
+	st := ServiceState{Object: e.object, Generation: e.generation, Manifests: e.manifests, LastReplica: e.lastReplica, Status: e.measured(cfg.Usage), Scaling: map[service.Role]string{}}
 	if e.record != nil {
 		rev := e.record.Revision
 		st.Revision = &rev

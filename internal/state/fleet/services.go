@@ -37,6 +37,7 @@ func newServices(now func() time.Time) *services {
 type entry struct {
 	object     Object
 	generation int64
+	manifests  int64 // that it has had
 	record     *Record
 	// stale: the inputs changed since the record was made.
 	stale, reselect bool
@@ -87,7 +88,7 @@ type roleState struct {
 }
 
 func newEntry(o Object) *entry {
-	e := &entry{object: o, generation: 1, stale: true, roles: map[service.Role]*roleState{}}
+	e := &entry{object: o, generation: 1, manifests: 1, stale: true, roles: map[service.Role]*roleState{}}
 	if o.Service.Residency.Preload {
 		e.preload = preloadDue
 	}
@@ -110,7 +111,7 @@ func (s *services) putLocked(o Object, reselect bool) *work {
 		s.mu.entries[o.Key] = e
 		created = s.workLocked(o.Key, e)
 	} else {
-		e.object = o
+		e.object, e.manifests = o, e.manifests+1
 		e.renew()
 	}
 	e.reselect = e.reselect || reselect
