@@ -30,7 +30,8 @@ is resumed.
 
 With --out, the files of one model are written to a folder, which must be empty or
 hold that model. Init containers of pods do so; KServe's STORAGE_CONFIG and
-STORAGE_OVERRIDE_CONFIG then apply.
+STORAGE_OVERRIDE_CONFIG then apply. With --merge, the folder may hold what other URIs
+brought the same way; a file that two of them have is an error.
 
 With --store and --place, one model is put into a folder that other processes share,
 such as the pods of a node, and the link FOLDER/places/NAME/model leads to its files.
@@ -39,6 +40,7 @@ They stay while a process has that place. With --stay, the command creates the f
 		Example: `  roundhouse pull hf://Qwen/Qwen2.5-0.5B-Instruct
   roundhouse pull s3://models/iris https://example.com/model.bst
   roundhouse pull s3://models/iris --out /mnt/models
+  roundhouse pull s3://models/labels --out /mnt/models --merge
   roundhouse pull s3://models/iris --store /srv/models --place job-1 --store-max-bytes 500GiB`,
 		Args: command.Wants(1, -1, "the URIs of models"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,6 +49,8 @@ They stay while a process has that place. With --stay, the command creates the f
 				return command.Usagef("give one of --out, --store and --data-dir")
 			case (c.Store == "") != (c.Place == ""):
 				return command.Usagef("--store and --place need each other: the place names who uses the model")
+			case c.Merge && c.Out == "":
+				return command.Usagef("--merge needs --out")
 			case c.Store == "" && given("store-max-bytes"):
 				return command.Usagef("--store-max-bytes needs --store")
 			case c.Out == "" && c.Store == "" && (given("public-only") || c.Stay != ""):
@@ -57,6 +61,7 @@ They stay while a process has that place. With --stay, the command creates the f
 	}
 	cmd.Flags().StringVar(&c.DataDir, "data-dir", datadir.Default(), "folder for applied manifests, models and logs")
 	cmd.Flags().StringVar(&c.Out, "out", "", "folder for the files of one model, in place of the data directory")
+	cmd.Flags().BoolVar(&c.Merge, "merge", false, "with --out: merge the files with those that other URIs brought there with --merge")
 	cmd.Flags().StringVar(&c.Store, "store", "", "folder of models that other processes share, in place of the data directory")
 	cmd.Flags().StringVar(&c.Place, "place", "", "with --store: name under which the model is used there, such as a pod's UID")
 	cmd.Flags().StringVar(&c.StoreBytes, "store-max-bytes", app.DefaultModelShare, "with --store: most that it may hold, as a size or a share of the disk; of those not in use, the least recently used is removed first")

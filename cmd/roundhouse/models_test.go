@@ -126,6 +126,24 @@ func TestPullOut(t *testing.T) {
 	if asked != 1 {
 		t.Errorf("%d requests, want 1", asked)
 	}
+	if err := os.WriteFile(filepath.Join(folder, "labels.txt"), []byte("setosa"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	merged, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"iris.ubj", "labels.txt"} {
+		if _, err := runHere(t, "pull", server.URL+"/"+name, "--out", merged, "--merge"); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(merged, "iris.ubj")); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := runHere(t, "pull", server.URL+"/labels.txt?again", "--out", merged, "--merge"); err == nil || !strings.Contains(err.Error(), "both have") {
+		t.Errorf("a second labels.txt: %v", err)
+	}
 	if _, err := runHere(t, "pull", server.URL+"/absent", "--out", t.TempDir()); err == nil || command.WrongUsage(err) {
 		t.Errorf("nothing there: %v, want a failure", err)
 	}
@@ -133,6 +151,7 @@ func TestPullOut(t *testing.T) {
 		{"pull", "s3://a/b", "s3://a/c", "--out", out},
 		{"pull", "s3://a/b", "--out", out, "--data-dir", t.TempDir()},
 		{"pull", "s3://a/b", "--public-only"},
+		{"pull", "s3://a/b", "--merge"},
 	} {
 		if _, err := runHere(t, args...); err == nil || !command.WrongUsage(err) {
 			t.Errorf("%v: %v, want wrong usage", args, err)

@@ -48,6 +48,7 @@ func TestModels(t *testing.T) {
 		{"HTTPS", 0, with(fromHTTPS)},
 		{"Slowly", 0, with(slowly)},
 		{"S3", 0, with(fromS3)},
+		{"SeveralURIs", 0, with(fromSeveral)},
 		{"S3KServeNames", 0, with(fromS3KServe)},
 		{"StorageConfig", 0, with(fromStorageConfig)},
 		{"GoogleEmulator", 0, with(fromGoogleEmulator)},
@@ -254,6 +255,21 @@ func fromS3(ctx context.Context, m *models) {
 	m.answers(ctx, kserveService, "s3")
 	m.t.Logf("healed %.1f s after its secret was mended", time.Since(began).Seconds())
 	m.do(m.DeleteYAML(ctx, predictor("s3", "", "", "")))
+}
+
+// fromSeveral: files of several URIs lie in one folder and within it, and what two of
+// them bring is told.
+func fromSeveral(ctx context.Context, m *models) {
+	for name, content := range map[string]string{"more/labels.txt": "setosa", "notes/notes.txt": "of 1936", "same/iris.ubj": "another"} {
+		m.s3.put(m.t, name, []byte(content))
+	}
+	several := func(second string) string {
+		return `, serviceAccountName: s3, storageUris: [{uri: "s3://models/iris"}, {uri: "` + second + `"}, {uri: "s3://models/notes", mountPath: /mnt/models/notes}]`
+	}
+	m.do(m.ApplyYAML(ctx, predictor("several", "", several("s3://models/more"), "")+predictor("twice", "", several("s3://models/same"), "")))
+	m.answers(ctx, kserveService, "several")
+	m.complains(ctx, kserveService, "twice", "s3://models/iris and s3://models/same both have /mnt/models/iris.ubj", "give each URI a mountPath of its own")
+	m.do(m.DeleteYAML(ctx, predictor("several", "", "", "")+predictor("twice", "", "", "")))
 }
 
 // fromS3KServe: the keys under KServe's own names for them, from a store whose

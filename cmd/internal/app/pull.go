@@ -25,8 +25,10 @@ import (
 // Pull fetches models ahead of their use.
 type Pull struct {
 	DataDir string
-	// Out is the folder for the files of one model, in place of the data directory.
-	Out string
+	// Out is the folder for the files of one model, in place of the data directory;
+	// with Merge others may lie there.
+	Out   string
+	Merge bool
 	// Store is a folder that others share, and Place the name under which one model
 	// in it is used, in place of the data directory. StoreBytes bounds it, as a size
 	// or a share of the disk.
@@ -84,8 +86,12 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *sl
 		return err
 	}
 	cfg := artifact.Config{PublicOnly: c.PublicOnly, HubEndpoint: hubDefault()}
+	put := artifact.Materialize
+	if c.Merge {
+		put = artifact.Merge
+	}
 	fetch := func(progress func(artifact.Progress)) (string, error) {
-		return c.Out, artifact.Materialize(ctx, c.Out, artifact.Request{URI: uri, Credentials: by}, cfg, nil, nil, progress)
+		return c.Out, put(ctx, c.Out, artifact.Request{URI: uri, Credentials: by}, cfg, nil, nil, progress)
 	}
 	var held *os.File
 	if c.Store != "" {

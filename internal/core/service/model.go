@@ -72,11 +72,30 @@ func (p Parts) Below(part Part) string {
 	return rest
 }
 
-// Overlap finds two parts of which one lies in the folder of the other.
-func (p Parts) Overlap() (i, j int, found bool) {
+// Folder is the outermost folder of a part that part i lies in, and shared reports
+// whether it lies there with others.
+func (p Parts) Folder(i int) (folder string, shared bool) {
+	folder = p[i].Path
+	for _, q := range p {
+		if Within(q.Path, folder) {
+			folder = q.Path
+		}
+	}
+	for j, q := range p {
+		shared = shared || j != i && Within(folder, q.Path)
+	}
+	return folder, shared
+}
+
+// Overlap finds a claim of a cluster, which is mounted, and another part that lies in
+// its folder or it in the other's: those cannot be merged.
+func (p Parts) Overlap() (claim, other int, found bool) {
 	for i := range p {
-		for j := i + 1; j < len(p); j++ {
-			if Within(p[i].Path, p[j].Path) || Within(p[j].Path, p[i].Path) {
+		if _, shared := p.Folder(i); !shared || !strings.HasPrefix(p[i].URI, "pvc://") {
+			continue
+		}
+		for j := range p {
+			if j != i && (Within(p[i].Path, p[j].Path) || Within(p[j].Path, p[i].Path)) {
 				return i, j, true
 			}
 		}

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"path"
@@ -42,19 +43,17 @@ func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 }
 
 // parts puts the files of a model that comes from several URIs into the pod, each into
-// a volume at its own path.
+// a volume at its own path, or into one with those that lie in the same folder or below.
 func (r *renderer) parts(pod *corev1.PodSpec, main *corev1.Container) error {
 	parts := r.rev.Model.Parts
 	if i, j, ok := parts.Overlap(); ok {
-		return fmt.Errorf("model: %s and %s would lie in one folder of a pod, at %s and %s: give each URI a mountPath of its own, as %s/NAME",
-			service.RedactURI(parts[i].URI), service.RedactURI(parts[j].URI), parts[i].Path, parts[j].Path, modelPath)
+		return fmt.Errorf("model: %s is mounted, at %s, and %s cannot lie in one folder with it, at %s: give each URI a mountPath of its own, as %s/NAME",
+			service.RedactURI(parts[i].URI), parts[i].Path, service.RedactURI(parts[j].URI), parts[j].Path, modelPath)
 	}
 	for i := len(parts) - 1; i >= 0; i-- { // init containers are put in front
-		f := files{what: "model", uri: parts[i].URI, at: parts[i].Path, volume: modelVolume, fetcher: Fetcher, part: true}
-		if i > 0 {
-			f.volume = partPrefix + strconv.Itoa(i+1)
-			f.fetcher = f.volume
-		}
+		f := files{what: "model", uri: parts[i].URI, at: parts[i].Path, fetcher: partName(i), part: true}
+		f.folder, f.merge = parts.Folder(i)
+		f.volume = partName(slices.IndexFunc(parts, func(q service.Part) bool { return q.Path == f.folder }))
 		if err := r.bring(pod, main, f); err != nil {
 			return err
 		}
@@ -66,6 +65,14 @@ func (r *renderer) parts(pod *corev1.PodSpec, main *corev1.Container) error {
 // part.
 const partPrefix = Fetcher + "-"
 
+// partName names a part's init container, and its volume.
+func partName(i int) string {
+	if i == 0 {
+		return Fetcher
+	}
+	return partPrefix + strconv.Itoa(i+1)
+}
+
 // FetchesModel reports whether an init container brings the model, or a part of it.
 func FetchesModel(container string) bool {
 	return container == Fetcher || strings.HasPrefix(container, partPrefix)
@@ -76,6 +83,10 @@ type files struct {
 	what, uri, at   string
 	volume, fetcher string // names of the volume and of the init container
 	part            bool   // one of several: it is fetched before the server's image is pulled
+	// folder is what the volume holds, at or above the path of a part; merge is for one
+	// that holds others too.
+	folder string
+	merge  bool
 }
 
 // bring puts files into the pod, at their path of the main container.
@@ -127,8 +138,12 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	if r.rev.Image == "" {
 		return fmt.Errorf(f.what+" %s: the image that fetches it is not known: give the controller --image", service.RedactURI(f.uri))
 	}
-	mount := corev1.VolumeMount{Name: f.volume, MountPath: f.at}
-	own := mountAt(main, f.at)
+	at := f.at
+	if mountAt(main, at) == nil {
+		at = cmp.Or(f.folder, at)
+	}
+	mount := corev1.VolumeMount{Name: f.volume, MountPath: at}
+	own := mountAt(main, at)
 	shared := own == nil && f.fetcher == Fetcher && !f.part && r.rev.Delivery.Store != ""
 	switch {
 	case own != nil:
@@ -139,14 +154,18 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		r.share(pod, main)
 	default:
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: f.volume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: f.at, ReadOnly: true})
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: at, ReadOnly: true})
+	}
+	args := []string{"pull", f.uri, "--out", f.at}
+	if f.merge {
+		args = append(args, "--merge")
 	}
 	env, mounts := credentialsOf(main)
 	security := restricted()
 	security.ReadOnlyRootFilesystem = new(true)
 	c := corev1.Container{
 		Name: f.fetcher, Image: r.rev.Image,
-		Args:    []string{"pull", f.uri, "--out", f.at},
+		Args:    args,
 		Env:     env,
 		EnvFrom: slices.Clone(main.EnvFrom),
 		Resources: corev1.ResourceRequirements{

@@ -181,7 +181,7 @@ func TestRefusals(t *testing.T) {
 	word := rev("s3://a/b")
 	word.Components[0].Pod.Containers[0].Image = OwnImage
 	together := rev("s3://a/b")
-	together.Model.Parts = service.Parts{{URI: "s3://a/b", Path: "/mnt/models"}, {URI: "s3://a/c", Path: "/mnt/models/x"}}
+	together.Model.Parts = service.Parts{{URI: "s3://a/b", Path: "/mnt/models"}, {URI: "pvc://a/c", Path: "/mnt/models/x"}}
 	nodes := rev("s3://a/b")
 	nodes.Components[0].Worker = &workload.Node{Pod: nodes.Components[0].Pod, Main: nodes.Components[0].Main, Size: 1}
 	for _, c := range []struct {
@@ -198,7 +198,7 @@ func TestRefusals(t *testing.T) {
 		{bare, "--image"},
 		{nothing, "no container to run"},
 		{word, "--image"},
-		{together, "s3://a/b and s3://a/c would lie in one folder of a pod"},
+		{together, "pvc://a/c is mounted, at /mnt/models/x, and s3://a/b cannot lie in one folder with it, at /mnt/models"},
 		{nodes, "install sigs.k8s.io/lws"},
 	} {
 		_, err := Render(c.rev, Options{})

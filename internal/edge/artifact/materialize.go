@@ -33,9 +33,11 @@ type pullRecord struct {
 	Key    string `json:"key"`    // of the whole URI
 	// Tree is where the files come from, below the folder; "" once all are there.
 	Tree    string   `json:"tree,omitempty"`
-	Entries []string `json:"entries"` // at the top of the folder
-	Files   int      `json:"files"`
-	Bytes   int64    `json:"bytes"`
+	Entries []string `json:"entries"` // at the top of the folder; of [Merge] all files
+	// Merged is what the record's own name ends in, where others may lie beside it.
+	Merged string `json:"merged,omitempty"`
+	Files  int    `json:"files"`
+	Bytes  int64  `json:"bytes"`
 }
 
 // Materialize puts the files of a remote artifact into dir itself, without a
@@ -44,25 +46,12 @@ type pullRecord struct {
 // and does nothing where dir holds the artifact. A dir that holds anything else
 // is refused. cfg.Dir is ignored. progress is as for [Store.Fetch].
 func Materialize(ctx context.Context, dir string, req Request, cfg Config, client *http.Client, log *slog.Logger, progress func(Progress)) error {
-	loc, err := parse(req)
-	if err != nil {
-		return err
-	}
-	if loc.scheme == "file" || loc.scheme == "upload" {
-		return fmt.Errorf("%s is on this machine already: copy it", Redact(req.URI))
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	unlock, err := lockFolder(ctx, dir)
+	dir, unlock, err := openFolder(ctx, dir, req)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	want := pullRecord{Source: Redact(req.URI), Key: digest(strings.TrimSpace(req.URI))[:32]}
+	want := recordOf(req)
 	had, err := readPullRecord(dir, want)
 	if err != nil {
 		return err
@@ -72,11 +61,39 @@ func Materialize(ctx context.Context, dir string, req Request, cfg Config, clien
 		if had, err = fetchInto(ctx, dir, req, cfg, client, log, want, progress); err != nil {
 			return err
 		}
+		if err := had.write(dir); err != nil {
+			return err
+		}
 	}
 	return had.finish(dir)
 }
 
-// fetchInto downloads below dir and records what is to be put there.
+// openFolder makes the folder that a remote artifact is put into, and keeps others off
+// it until unlock. It returns its absolute path.
+func openFolder(ctx context.Context, dir string, req Request) (path string, unlock func(), err error) {
+	loc, err := parse(req)
+	if err != nil {
+		return "", nil, err
+	}
+	if loc.scheme == "file" || loc.scheme == "upload" {
+		return "", nil, fmt.Errorf("%s is on this machine already: copy it", Redact(req.URI))
+	}
+	if path, err = filepath.Abs(dir); err != nil {
+		return "", nil, err
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return "", nil, err
+	}
+	unlock, err = lockFolder(ctx, path)
+	return path, unlock, err
+}
+
+// recordOf is the record of what a request asks for, with nothing there yet.
+func recordOf(req Request) pullRecord {
+	return pullRecord{Source: Redact(req.URI), Key: digest(strings.TrimSpace(req.URI))[:32]}
+}
+
+// fetchInto downloads below dir and returns the record of what is to be put there.
 func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client *http.Client, log *slog.Logger, p pullRecord, progress func(Progress)) (*pullRecord, error) {
 	s, err := New(cfg, client, log)
 	if err != nil {
@@ -113,7 +130,7 @@ func fetchInto(ctx context.Context, dir string, req Request, cfg Config, client 
 	if p.Tree, err = filepath.Rel(dir, tree); err != nil {
 		return nil, err
 	}
-	return &p, p.write(dir)
+	return &p, nil
 }
 
 // open lets everybody read the files below a folder, and counts them: servers
@@ -166,7 +183,7 @@ func (p *pullRecord) finish(dir string) error {
 }
 
 func (p *pullRecord) write(dir string) error {
-	path := filepath.Join(dir, pullRecordName)
+	path := filepath.Join(dir, pullRecordName+p.Merged)
 	if err := writeJSON(path, p); err != nil {
 		return err
 	}
@@ -198,23 +215,28 @@ func readPullRecord(dir string, want pullRecord) (*pullRecord, error) {
 	if p.Key != want.Key {
 		return nil, fmt.Errorf("%s holds %s: name another folder for %s, or empty it", dir, p.Source, want.Source)
 	}
+	return p, p.check(dir)
+}
+
+// check reports what the folder lacks of the files that were all there.
+func (p *pullRecord) check(dir string) error {
 	if p.Tree != "" {
-		return p, nil
+		return nil
 	}
 	var files int
 	var bytes int64
 	for _, name := range p.Entries {
 		n, b, err := measure(filepath.Join(dir, name))
 		if err != nil {
-			return nil, fmt.Errorf("%s: empty the folder to fetch the model again: %w", dir, err)
+			return fmt.Errorf("%s: empty the folder to fetch the model again: %w", dir, err)
 		}
 		files, bytes = files+n, bytes+b
 	}
 	if files != p.Files || bytes != p.Bytes {
-		return nil, fmt.Errorf("%s has %d files of %d bytes, and %s has %d of %d: empty the folder to fetch it again",
+		return fmt.Errorf("%s has %d files of %d bytes, and %s has %d of %d: empty the folder to fetch it again",
 			dir, files, bytes, p.Source, p.Files, p.Bytes)
 	}
-	return p, nil
+	return nil
 }
 
 func decodePullRecord(path string) (*pullRecord, error) {
@@ -236,9 +258,9 @@ func decodePullRecord(path string) (*pullRecord, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; empty the folder to fetch the model again", err)
 	}
-	ok := p.Tree == "" || localName(filepath.ToSlash(p.Tree)) && strings.HasPrefix(p.Tree, workName)
+	ok := (p.Tree == "" || localName(filepath.ToSlash(p.Tree)) && strings.HasPrefix(p.Tree, workName)) && filepath.Base(path) == pullRecordName+p.Merged
 	for _, name := range p.Entries {
-		ok = ok && localName(name) && !strings.Contains(name, "/")
+		ok = ok && localName(name) && (p.Merged != "" || !strings.Contains(name, "/"))
 	}
 	if !ok {
 		return nil, fmt.Errorf("%s: not a record of what was fetched; empty the folder to fetch the model again", path)

@@ -109,6 +109,9 @@ func TestMaterializeAfterEachStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := p.write(dir); err != nil {
+			t.Fatal(err)
+		}
 		for _, name := range p.Entries[:moved] {
 			if err := os.Rename(filepath.Join(dir, p.Tree, name), filepath.Join(dir, name)); err != nil {
 				t.Fatal(err)

@@ -82,7 +82,7 @@ func readURIs(r *manifest.Reader, path string, in []storageURI, s *service.Servi
 		return
 	}
 	if i, j, ok := parts.Overlap(); ok {
-		p := r.Problem(strict.Index(path, j), fmt.Sprintf("its files would lie in one folder of a pod with those of %s: give each a mountPath of its own, as %s/NAME", strict.Index(path, i), service.MountPath))
+		p := r.Problem(strict.Index(path, i), fmt.Sprintf("a claim is mounted, and the files of %s cannot lie in one folder with it: give each a mountPath of its own, as %s/NAME", strict.Index(path, j), service.MountPath))
 		p.Readable, p.Platform = true, manifest.Kubernetes
 	}
 	s.Model.Parts = parts
