@@ -129,7 +129,7 @@ type Model struct {
 	Attributes  `json:",inline"`
 	// Placement is which nodes of a cluster have it, or may.
 	Placement Placement `json:"placement,omitzero"`
-	// Secret is what its files are fetched with, on one machine: a secret, and of a hub's
+	// Secret is what its files are fetched with: a secret of its namespace, and of a hub's
 	// the key that has the token; nil for none.
 	Secret *SecretKey `json:"secret,omitempty"`
 	// FineTuned is set for an adapter, which serves nothing by itself.

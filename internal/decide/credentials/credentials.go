@@ -140,6 +140,9 @@ func Of(s *service.Service, account func(name string) (Account, bool)) service.C
 // name, as in OME.
 const ClusterNamespace = "ome"
 
+// NamespaceOf is where the secret is that a model object names.
+func NamespaceOf(m *service.Model) string { return cmp.Or(m.Namespace, ClusterNamespace) }
+
 // ByModel names what the files of a model object, at its URI, are fetched with: by the
 // secret that it names, of its own namespace, in place of those of by, the service's. Of
 // a hub that is its token; of another store all that the secret says. Files of every
@@ -149,7 +152,7 @@ func ByModel(own service.Credentials, m *service.Model, uri string) service.Cred
 	if m.Secret == nil {
 		return own
 	}
-	by, namespace := own, cmp.Or(m.Namespace, ClusterNamespace)
+	by, namespace := own, NamespaceOf(m)
 	if by.Namespace != namespace { // whose names mean nothing there
 		by = service.Credentials{Namespace: namespace}
 	}

@@ -143,6 +143,27 @@ func (r *renderer) storage(c *corev1.Container) {
 	}
 }
 
+// byModel hands the container that fetches the model the secret that the model object
+// names: of a hub its token, and of another store all that it says. Both may be missing,
+// as in OME. Adapters are fetched without it.
+func (r *renderer) byModel(c *corev1.Container, scheme string) {
+	by := r.rev.Model.Secret
+	if by == nil {
+		return
+	}
+	name := corev1.LocalObjectReference{Name: by.Secret}
+	if !strings.EqualFold(scheme, "hf") {
+		c.EnvFrom = append(c.EnvFrom, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: name, Optional: new(by.Optional)}})
+		return
+	}
+	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == hubToken })
+	c.Env = append(c.Env, corev1.EnvVar{Name: hubToken, ValueFrom: &corev1.EnvVarSource{
+		SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: name, Key: by.Key, Optional: new(by.Optional)}}})
+}
+
+// hubToken is the variable that opens the Hub.
+const hubToken = "HF_TOKEN"
+
 // annotation is one of the service's; what its component says goes before.
 func (r *renderer) annotation(name string) string {
 	if v := r.c.Annotations[name]; v != "" {

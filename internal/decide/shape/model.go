@@ -182,6 +182,9 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		r.storage(&c)
 	}
 	scheme, _, _ := strings.Cut(f.uri, "://")
+	if f.what == "model" && !f.part {
+		r.byModel(&c, scheme)
+	}
 	r.grant(pod, &c, scheme)
 	if shared {
 		r.keep(&c, f.uri)

@@ -67,6 +67,53 @@ func TestStorage(t *testing.T) {
 	}
 }
 
+// TestModelSecret: the secret of a model object opens the model's own files, and neither
+// an adapter's nor a part's.
+func TestModelSecret(t *testing.T) {
+	from := func(c corev1.Container) (names []string) {
+		for _, f := range c.EnvFrom {
+			names = append(names, f.SecretRef.Name)
+		}
+		return names
+	}
+	rev := revision(t, "x.yaml", one("iris", "s3://a/b", ""))
+	main := &rev.Components[0].Pod.Containers[0]
+	main.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "servers"}}}}
+	main.Env = append(main.Env, corev1.EnvVar{Name: "HF_TOKEN", Value: "of the server"})
+	rev.Model.Secret = &service.SecretKey{Secret: "own", Key: "token", Optional: true}
+	rev.Model.Adapters = []workload.Adapter{{Name: "de", URI: "hf://org/de"}}
+	for _, c := range []struct{ uri, token, secrets string }{
+		{"s3://a/b", "of the server", "servers own"},
+		{"hf://org/base", "own/token", "servers"},
+	} {
+		rev.Model.URI = c.uri
+		objects, err := Render(rev, everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range objects.Deployments[0].Spec.Template.Spec.InitContainers {
+			if got.Name == Waiter {
+				continue
+			}
+			token, secrets := "of the server", "servers"
+			if got.Name == Fetcher {
+				token, secrets = c.token, c.secrets
+			}
+			e := variable(got, "HF_TOKEN")
+			said := e.Value
+			if e.ValueFrom != nil {
+				said = e.ValueFrom.SecretKeyRef.Name + "/" + e.ValueFrom.SecretKeyRef.Key
+			}
+			if said != token || strings.Join(from(got), " ") != secrets {
+				t.Errorf("%s, %s: %s, %v", c.uri, got.Name, said, from(got))
+			}
+		}
+		if got := objects.Deployments[0].Spec.Template.Spec.Containers[0]; variable(got, "HF_TOKEN").Value != "of the server" || len(got.EnvFrom) != 1 {
+			t.Errorf("%s: the server has the secret", c.uri)
+		}
+	}
+}
+
 // TestWhose: a refusal can name every secret that was shown.
 func TestWhose(t *testing.T) {
 	ref := func(name string) corev1.EnvFromSource {

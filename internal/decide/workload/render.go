@@ -34,8 +34,10 @@ type Input struct {
 	Accelerators map[service.Role]Accelerator
 	// Placement is which nodes of a cluster have the model.
 	Placement service.Placement
-	// Credentials are what the files are fetched with, on one machine.
+	// Credentials are what the files are fetched with, on one machine; Secret, on a
+	// cluster, is the model object's for its own files.
 	Credentials service.Credentials
+	Secret      *service.SecretKey
 	// Containers are the roles that run as containers on one machine.
 	Containers []service.Role
 	// Cluster: replicas are pods, and Process is left out.
@@ -116,6 +118,9 @@ func (in Input) Hash() string {
 	if !in.Placement.IsZero() {
 		parts = append(parts, in.Placement)
 	}
+	if in.Secret != nil {
+		parts = append(parts, in.Secret)
+	}
 	return hash(parts...)
 }
 
@@ -191,7 +196,7 @@ func RevisionName(service, hash string) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
-		Model: Model{URI: in.URI, Parts: in.Parts, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
+		Model: Model{URI: in.URI, Parts: in.Parts, Secret: in.Secret, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
 		Disaggregation: s.Disaggregation, Access: s.Access, Scheduling: s.Scheduling, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {

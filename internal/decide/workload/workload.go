@@ -115,6 +115,9 @@ type Model struct {
 	Format   string `json:"format,omitempty"`
 	// Storage is the secret that it is fetched by, on a cluster alone.
 	Storage *service.Storage `json:"storage,omitempty"`
+	// Secret opens its own files, on a cluster: of the service's namespace, and of a hub
+	// the key that has the token; nil for none.
+	Secret *service.SecretKey `json:"secret,omitempty"`
 	// Credentials name what it and its adapters are fetched with, on one machine. They
 	// are no input of the hash.
 	Credentials service.Credentials `json:"credentials,omitzero"`

@@ -12,6 +12,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
@@ -123,7 +124,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	}
 	in := workload.Input{Service: svc, URI: m.uri, Credentials: m.credentials, Attributes: m.attributes, Adapters: m.adapters, Parts: m.parts, Cluster: r.cfg.Cluster, NoGPUs: host.Accelerators == 0, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
 	if r.cfg.Cluster {
-		in.Placement = m.placement
+		in.Placement, in.Secret = m.placement, m.secret
 	}
 	req := selection.Request{Service: svc, Attributes: m.attributes, Classes: r.classes()}
 	hash := selectionHash(w.object)
@@ -260,6 +261,7 @@ func (r *resolver) runtimesFor(namespace string, host selection.Host) []service.
 type resolvedModel struct {
 	uri         string
 	credentials service.Credentials
+	secret      *service.SecretKey // of the model object, where pods may have it
 	attributes  service.Attributes
 	adapters    []workload.Adapter
 	parts       service.Parts
@@ -296,6 +298,9 @@ func (r *resolver) model(ctx context.Context, o Object) (resolvedModel, error) {
 	var model *service.Model
 	if base != nil && src.URI == "" { // its secret opens its own files alone
 		model = base.Model
+		if credentials.NamespaceOf(model) == o.Key.Namespace {
+			m.secret = model.Secret
+		}
 	}
 	if m.credentials, err = r.credentials(o.Service, model, m.uri); err != nil {
 		return m, err

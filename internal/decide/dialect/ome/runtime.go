@@ -132,7 +132,7 @@ func readModel(r *manifest.Reader, m *baseModel, cluster bool, o *manifest.Objec
 	if st := spec.Storage; st != nil {
 		out.URI = st.StorageURI
 		out.Placement = service.Placement{NodeSelector: st.NodeSelector, Affinity: st.NodeAffinity}
-		out.Secret = readKey(r, st)
+		out.Secret = readKey(r, st, cluster)
 	}
 	if out.URI == "" {
 		r.Errorf("spec.storage.storageUri", "is missing: say where the model's files are")
@@ -148,8 +148,9 @@ const (
 )
 
 // readKey reads which secret a model's files are fetched with. OME goes on without one
-// that is not there.
-func readKey(r *manifest.Reader, st *storage) *service.SecretKey {
+// that is not there. The secret of a model of the whole cluster is in a namespace of its
+// own, where pods of other namespaces cannot have it.
+func readKey(r *manifest.Reader, st *storage, cluster bool) *service.SecretKey {
 	for _, name := range slices.Sorted(maps.Keys(st.Parameters)) {
 		if name != tokenParameter || cmp.Or(st.Key, st.StorageKey) == "" {
 			r.Warnf(strict.Key("spec.storage.parameters", name), "has no effect: give settings to this program's own environment")
@@ -163,8 +164,10 @@ func readKey(r *manifest.Reader, st *storage) *service.SecretKey {
 		return nil
 	}
 	manifest.CheckName(r.Report, at, name, true)
-	p := r.Problem(at, noKey)
-	p.Warning, p.Platform = true, manifest.Kubernetes
+	if cluster {
+		p := r.Problem(at, noKey)
+		p.Warning, p.Platform = true, manifest.Kubernetes
+	}
 	return &service.SecretKey{Secret: name, Key: cmp.Or(st.Parameters[tokenParameter], tokenKey), Optional: true}
 }
 

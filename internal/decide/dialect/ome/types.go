@@ -291,7 +291,7 @@ var Notes = manifest.Notes{
 }
 
 const (
-	noKey    = "has no effect on a cluster: the service account of the pods lists the secrets that models are fetched with"
+	noKey    = "has no effect on a cluster but for services of the namespace ome, where the secret is: give the service account of other pods a secret of their own namespace, or write a BaseModel"
 	noKEDA   = "has no effect: write scaleMetric and scaleTarget"
 	noPolicy = "has no effect: no policy goes by it"
 	noBus    = "has no effect on a cluster: nodeSelector and affinity lead pods to nodes"
