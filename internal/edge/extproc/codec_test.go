@@ -15,6 +15,9 @@ func FuzzUnmarshal(f *testing.F) {
 	for _, r := range []*pb.ProcessingRequest{
 		message([]string{"request_body", "x", "end"}), message([]string{"response_body", "xyz"}), message([]string{"response_body", "end"}),
 		message([]string{"request_body", "x", "subset=a"}), message([]string{"request_headers", ":path=/", "end"}),
+		message([]string{"response_headers", ":status=200", "a=", "b=c"}), message([]string{"request_headers", "x=y", "subset=a"}), {ObservabilityMode: true,
+			ProtocolConfig: &pb.ProtocolConfiguration{RequestBodyMode: pb.BodySendMode_FULL_DUPLEX_STREAMED}, Request: &pb.ProcessingRequest_RequestHeaders{RequestHeaders: &pb.HttpHeaders{
+				Headers: &pb.HeaderMap{Headers: []*pb.HeaderValue{{Key: "k", RawValue: []byte("\xff")}, {}, {Key: "é", Value: "v", RawValue: []byte("r")}}}}}},
 	} {
 		b, err := proto.Marshal(r)
 		if err != nil {
