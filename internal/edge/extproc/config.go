@@ -173,12 +173,15 @@ const (
 	// maxSubset is how many endpoints a subset may list.
 	maxSubset = 10_000
 
-	window        = 1 << 20          // HTTP/2 window of a stream and of a connection
-	workers       = 16               // goroutines that take stream after stream
-	maxMetadata   = 64 << 10         // of a gRPC request
-	handshakeTime = 10 * time.Second // for a new connection to say what it is
-	pingInterval  = 10 * time.Second // at which Envoy may ask whether we are there
-	idlePing      = time.Minute      // after which we ask whether Envoy is
-	pingTime      = 20 * time.Second // for Envoy to answer that
-	connStreams   = 10_000           // streams of one connection: Envoy has one per worker
+	window  = 1 << 20 // HTTP/2 window of a stream and of a connection
+	workers = 16      // goroutines that take stream after stream
+	// transportBuffer is what a connection collects before it writes: a long body goes
+	// out in fewer system calls.
+	transportBuffer = 256 << 10
+	maxMetadata     = 64 << 10         // of a gRPC request
+	handshakeTime   = 10 * time.Second // for a new connection to say what it is
+	pingInterval    = 10 * time.Second // at which Envoy may ask whether we are there
+	idlePing        = time.Minute      // after which we ask whether Envoy is
+	pingTime        = 20 * time.Second // for Envoy to answer that
+	connStreams     = 10_000           // streams of one connection: Envoy has one per worker
 )

@@ -68,6 +68,7 @@ func New(cfg Config, a Admitter, r prometheus.Registerer) (*Server, error) {
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(int(cfg.MaxBodyBytes) + maxMessageExtra),
 		grpc.NumStreamWorkers(workers),
+		grpc.WriteBufferSize(transportBuffer),
 		grpc.StaticStreamWindowSize(window),
 		grpc.StaticConnWindowSize(window),
 		grpc.MaxConcurrentStreams(connStreams),
