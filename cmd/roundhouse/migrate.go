@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,9 @@ the environment that --env names, and no others: they may be secrets.`,
 			}
 			defer func() { _ = root.Close() }()
 			out, err := migrate.LlamaSwap(root.FS(), filepath.Base(args[0]), variables, m.gpu)
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("%s: %w", args[0], command.Cause(err))
+			}
 			return m.print(cmd, out, err)
 		},
 	}

@@ -89,21 +89,31 @@ func (s *sourceSets) of(env environment) map[string]source {
 	return s.sets[id]
 }
 
-// whose adds to a refusal whose credentials it was of.
+// whose adds to an error whose credentials it came of, or who says where the store is.
 func (l location) whose(err error) error {
-	if c := l.credentials; c != nil && distrusted(err) {
-		switch {
-		case c.Authorities != "":
-			err = fmt.Errorf("%w; the authorities that are given for this store do not vouch for it", err)
-		case c.Unverified:
-			err = fmt.Errorf("%w, or in the storage's ca_bundle or cabundle_configmap; verify_ssl has no effect: certificates are always checked", err)
-		default:
-			err = fmt.Errorf("%w, or in the storage's ca_bundle or cabundle_configmap", err)
-		}
+	c := l.credentials
+	switch {
+	case c == nil:
 		return err
-	}
-	if l.credentials == nil || l.credentials.From == "" || !Denied(err) {
+	case distrusted(err):
+		return fmt.Errorf("%w%s", err, l.distrust())
+	case c.From == "":
 		return err
+	case Denied(err):
+		return fmt.Errorf("%w; the credentials are those of %s", err, c.From)
+	case c.Shown != "":
+		return fmt.Errorf("%w; bucket and endpoint are those of %s", err, c.From)
 	}
-	return fmt.Errorf("%w; the credentials are those of %s", err, l.credentials.From)
+	return err
+}
+
+// distrust says of a certificate for which nobody vouches who might.
+func (l location) distrust() string {
+	switch c := l.credentials; {
+	case c.Authorities != "":
+		return "; the authorities that are given for this store do not vouch for it"
+	case c.Unverified:
+		return ", or in the storage's ca_bundle or cabundle_configmap; verify_ssl has no effect: certificates are always checked"
+	}
+	return ", or in the storage's ca_bundle or cabundle_configmap"
 }

@@ -122,7 +122,8 @@ func TestCredentialsRegion(t *testing.T) {
 // has of the address is not shown.
 func TestCredentialsRefused(t *testing.T) {
 	b := newS3(t)
-	b.edit = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true }
+	status := http.StatusForbidden
+	b.edit = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(status); return true }
 	req := Request{URI: "s3://hidden-bucket/m", Credentials: &Credentials{Shown: "storage://m", From: "the secret s, key k", Variables: map[string]string{"AWS_ENDPOINT_URL_S3": b.url}}}
 	_, fetched := newStore(t, nil).Fetch(t.Context(), req, nil)
 	_, peeked := newStore(t, nil).Peek(t.Context(), req)
@@ -133,6 +134,9 @@ func TestCredentialsRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	status = http.StatusNotFound
+	_, err := newStore(t, nil).Fetch(t.Context(), req, nil)
+	wantError(t, err, "; bucket and endpoint are those of the secret s, key k")
 }
 
 // TestCredentialsOfOtherStores: tokens, headers and logins come from the request's own.

@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -46,4 +47,36 @@ spec: {model: {ref: {name: ` + model + `}}, engine: {containers: [{name: main, i
 			t.Errorf("%s: %q of %+v, want %q", name, got, rec.Revision.Model, want)
 		}
 	}
+}
+
+// TestMissingModelSecrets: who applies a model hears that its secret is not there, or
+// lacks the key.
+func TestMissingModelSecrets(t *testing.T) {
+	r := newRig(t)
+	const model = `---
+apiVersion: ome.io/v1beta1
+kind: BaseModel
+metadata: {name: m, namespace: team}
+spec:
+  modelFormat: {name: tree, version: "1"}
+  storage: {storageUri: "hf://org/m", key: own}
+`
+	secret := func(namespace, key string) string {
+		return "---\napiVersion: v1\nkind: Secret\nmetadata: {name: own, namespace: " + namespace + "}\nstringData: {" + key + ": hf_x}\n"
+	}
+	check := func(manifest, want string) {
+		t.Helper()
+		got := strings.Join(r.Warnings(parse(t, manifest)), "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s\nwarnings %q, want %q", manifest, got, want)
+		}
+	}
+	check(model, `there is no secret "own" in namespace "team"`)
+	check(model+secret("other", "token"), `there is no secret "own" in namespace "team"`)
+	check(model+secret("team", "tokn"), `the secret "own" in namespace "team" has no key "token"`)
+	check(model+secret("team", "token"), "")
+	check(strings.Replace(model, "hf://org/m", "s3://models/m", 1)+secret("team", "AWS_ACCESS_KEY_ID"), "")
+	check(strings.NewReplacer("kind: BaseModel", "kind: ClusterBaseModel", ", namespace: team", "").Replace(model), `there is no secret "own" in namespace "ome"`)
+	r.apply(secret("team", "token"))
+	check(model, "")
 }

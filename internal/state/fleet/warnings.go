@@ -3,18 +3,52 @@ package fleet
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // Warnings are those of objects as they are applied: choices left to age and name,
-// levels of sleep that an engine lacks, and formats that no runtime lists.
+// levels of sleep that an engine lacks, formats that no runtime lists, and secrets of
+// models that are not there.
 func (f *Fleet) Warnings(objects []Object) []string {
 	_, tolerated := Conflicts(objects)
 	applied := known(f.Objects(runtimeKind), f.cfg.Catalog)
-	return slices.Concat(tolerated, MissingLevels(objects, f.cfg.Catalog), UnknownFormats(objects, applied))
+	return slices.Concat(tolerated, MissingLevels(objects, f.cfg.Catalog), UnknownFormats(objects, applied), f.missingSecrets(objects))
+}
+
+// missingSecrets warns of models whose secret, which may be missing, is: neither among
+// the objects nor applied. On a cluster nobody here knows.
+func (f *Fleet) missingSecrets(objects []Object) (warnings []string) {
+	if f.cfg.Cluster {
+		return nil
+	}
+	for _, o := range objects {
+		if o.Model == nil || o.Model.Secret == nil {
+			continue
+		}
+		by, namespace := *o.Model.Secret, credentials.NamespaceOf(o.Model)
+		s, there := f.Secret(service.Key{Namespace: namespace, Name: by.Secret})
+		for _, beside := range objects {
+			if beside.Secret != nil && beside.Secret.Name == by.Secret && beside.Secret.Namespace == namespace {
+				s, there = beside.Secret, true
+			}
+		}
+		has := false
+		if there {
+			_, has = s.Data[by.Key]
+		}
+		switch {
+		case !there:
+			warnings = append(warnings, o.warning(fmt.Sprintf("there is no secret %q in namespace %q: until it is applied, the environment of up counts", by.Secret, namespace)))
+		case !has && strings.HasPrefix(strings.ToLower(o.Model.URI), "hf://"):
+			warnings = append(warnings, o.warning(fmt.Sprintf("the secret %q in namespace %q has no key %q: the environment of up counts", by.Secret, namespace, by.Key)))
+		}
+	}
+	return warnings
 }
 
 // MissingLevels warns of services that are to sleep at a level that their engine does

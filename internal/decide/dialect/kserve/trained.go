@@ -32,7 +32,7 @@ type trainedFiles struct {
 }
 
 // readTrainedModel reads a model that KServe has a server of several models load. Here
-// each has replicas of its own, which sleep while nothing asks for it; of the
+// each has replicas of its own; of the
 // InferenceService named it has the host.
 func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 	s := r.Service(m.Metadata, o)
@@ -56,7 +56,7 @@ func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: *q}}}}
 		manifest.CheckContainer(r.Report, "spec.model.memory", s.Components.Engine.Pod.Containers[0])
 	}
-	r.Warnf("spec.inferenceService", "has the model answer at that service's host; the model is served by replicas of its own, which sleep while nothing asks for it")
+	r.Warnf("spec.inferenceService", "has the model answer at that service's host; the model is served by a replica of its own, which runs while nothing asks for it too")
 }
 
 // TrainedStatus is a service's status in the fields of a TrainedModel.
