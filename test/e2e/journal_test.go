@@ -53,12 +53,16 @@ func TestJournal(t *testing.T) {
 	n.do("apply", "-f", write(t, t.TempDir(), "route.yaml", "apiVersion: roundhouse.dev/v1alpha1\nkind: Route\nmetadata: {name: flowers}\nspec: {models: [flowers], targets: [{service: iris}]}\n"))
 	matches(t, n.do("events"), `(?s)Applied +route flowers: flowers → iris\n.*Ready +route flowers: `)
 
-	// What iris may be resolved with changes, and then its manifest.
+	// What iris may be resolved with changes, and then its manifest: to what get prints,
+	// with another path of the same file, and in its counts. None makes a revision.
 	n.do("apply", "-f", write(t, t.TempDir(), "secret.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: nobodys}\nstringData: {a: b}\n"))
+	if r := n.runWith(n.do("get", "iris", "-o", "yaml"), "apply", "-f", "-", "--wait"); r.code != 0 {
+		t.Fatal(r)
+	}
 	n.do("scale", "iris", "--min", "0", "--max", "2")
-	eventually(t, "the change is told once", func() (bool, string) {
+	eventually(t, "both changes are told", func() (bool, string) {
 		got := n.do("events", "iris")
-		return strings.Count(got, "ManifestChanged") == 1, got
+		return strings.Count(got, "ManifestChanged") == 2 && strings.Count(got, "RevisionMade") == 1, got
 	})
 
 	if code := n.signal(syscall.SIGTERM); code != 0 {

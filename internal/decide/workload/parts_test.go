@@ -46,3 +46,19 @@ func TestHashOfParts(t *testing.T) {
 		t.Errorf("%d hashes of 5", len(seen))
 	}
 }
+
+// TestHashOfPaths: a file is the same however the manifest writes its path.
+func TestHashOfPaths(t *testing.T) {
+	hash := func(written, at string) string {
+		return Input{Service: &service.Service{Model: &service.ModelSource{URI: written, Parts: service.Parts{{URI: written, Path: "/mnt/models"}},
+			Adapters: []service.Adapter{{Name: "a", URI: written + "/a"}}}},
+			URI: at, Parts: service.Parts{{URI: at, Path: "/mnt/models"}}, Adapters: []Adapter{{Name: "a", URI: at + "/a"}}}.Hash()
+	}
+	want := hash("file:///models/iris", "file:///models/iris")
+	if got := hash("iris", "file:///models/iris"); got != want {
+		t.Error("a relative path makes another revision")
+	}
+	if got := hash("iris", "file:///elsewhere/iris"); got == want {
+		t.Error("another file makes the same revision")
+	}
+}

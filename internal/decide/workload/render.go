@@ -84,6 +84,9 @@ func (in Input) Hash() string {
 	if in.Cluster {
 		svc.Residency = service.Residency{}
 	}
+	if svc.Model != nil {
+		svc.Model = in.resolved(*svc.Model)
+	}
 	if svc.Model != nil && svc.Model.Storage != nil && !in.Cluster && !strings.HasPrefix(in.URI, credentials.StorageScheme) { // the URI is all
 		m := *svc.Model
 		m.Storage, svc.Model = nil, &m
@@ -122,6 +125,25 @@ func (in Input) Hash() string {
 		parts = append(parts, in.Secret)
 	}
 	return hash(parts...)
+}
+
+// resolved is a model with its URIs as they were resolved, so that a file counts as the
+// same however a manifest writes its path.
+func (in Input) resolved(m service.ModelSource) *service.ModelSource {
+	if m.URI != "" && in.URI != "" {
+		m.URI = in.URI
+	}
+	if len(m.Parts) == len(in.Parts) {
+		m.Parts = in.Parts
+	}
+	m.Adapters = slices.Clone(m.Adapters)
+	for i := range m.Adapters {
+		a := &m.Adapters[i]
+		if n := slices.IndexFunc(in.Adapters, func(r Adapter) bool { return r.Name == a.Name }); n >= 0 && a.URI != "" {
+			a.URI = in.Adapters[n].URI
+		}
+	}
+	return &m
 }
 
 // plain are entries without what they say of accelerators and pipelines: what comes of

@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
@@ -36,11 +35,22 @@ func (o Object) earlier(before Object) *Earlier {
 	if o.Service == nil || before.Service == nil {
 		return nil
 	}
-	revision := func(s service.Service) string {
+	revision := func(o Object) string {
+		s := *o.Service
 		s.CanaryPercent = nil
-		return workload.Input{Service: &s}.Hash()
+		in := workload.Input{Service: &s}
+		if m := s.Model; m != nil {
+			in.URI = o.FileURI(m.URI)
+			for _, p := range m.Parts {
+				in.Parts = append(in.Parts, service.Part{URI: o.FileURI(p.URI), Path: p.Path})
+			}
+			for _, a := range m.Adapters {
+				in.Adapters = append(in.Adapters, workload.Adapter{Name: a.Name, URI: o.FileURI(a.URI)})
+			}
+		}
+		return in.Hash()
 	}
-	if revision(*o.Service) == revision(*before.Service) && maps.Equal(o.URIs, before.URIs) {
+	if revision(o) == revision(before) {
 		return before.Earlier
 	}
 	return &Earlier{before.Original, before.URIs, before.Patch}
