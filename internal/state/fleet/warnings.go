@@ -4,17 +4,44 @@ import (
 	"fmt"
 	"slices"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // Warnings are those of objects as they are applied: choices left to age and name,
-// levels of sleep that an engine lacks, and formats that no runtime lists.
+// levels of sleep that an engine lacks, formats that no runtime lists, and benchmarks of
+// services that are not there.
 func (f *Fleet) Warnings(objects []Object) []string {
 	_, tolerated := Conflicts(objects)
 	applied := known(f.Objects(runtimeKind), f.cfg.Catalog)
-	return slices.Concat(tolerated, MissingLevels(objects, f.cfg.Catalog), UnknownFormats(objects, applied))
+	var services []service.Key
+	for _, st := range f.List() {
+		services = append(services, st.Object.Key)
+	}
+	return slices.Concat(tolerated, MissingLevels(objects, f.cfg.Catalog), UnknownFormats(objects, applied), MissingSubjects(objects, services))
+}
+
+// MissingSubjects warns of benchmarks of a service that is neither among the objects nor
+// one of services.
+func MissingSubjects(objects []Object, services []service.Key) (warnings []string) {
+	existing := slices.Clone(services)
+	for _, o := range objects {
+		if o.Service != nil {
+			existing = append(existing, o.Key)
+		}
+	}
+	for _, o := range objects {
+		if o.Benchmark == nil || o.Benchmark.URL != "" {
+			continue
+		}
+		if why := route.Missing(routing.Service(o.Benchmark.Service), existing, nil); why != "" {
+			warnings = append(warnings, o.warning("spec.endpoint.inferenceService: "+why))
+		}
+	}
+	return warnings
 }
 
 // MissingLevels warns of services that are to sleep at a level that their engine does
