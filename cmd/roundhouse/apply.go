@@ -252,8 +252,8 @@ func newValidateCommand() *cobra.Command {
 		Long: `Check manifests without a server: print each error with its file, line and field,
 and the runtimes that conflict with each other. A model file that is not on this
 machine is a warning, and so is a format that no runtime of the catalog or of these files
-lists. With --context, the manifests are
-checked as those of a cluster, and its API server does a dry run of all of them.`,
+lists, or a benchmark of a service that is not among them. With --context, the manifests
+are checked as those of a cluster, and its API server does a dry run of all of them.`,
 		Example: `  roundhouse validate iris.yaml manifests/
   roundhouse validate iris.yaml --context production`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -324,7 +324,7 @@ func checked(cmd *cobra.Command, platform dialect.Platform, manifests []admin.Fi
 			if err != nil {
 				return nil, err
 			}
-			warnings = slices.Concat(warnings, fleet.MissingLevels(objects, runtimes), fleet.UnknownFormats(objects, runtimes))
+			warnings = slices.Concat(warnings, fleet.MissingLevels(objects, runtimes), fleet.UnknownFormats(objects, runtimes), fleet.MissingSubjects(objects, nil))
 		}
 	}
 	for _, line := range manifestfile.InOrder(manifests, append(warnings, problems...)) {

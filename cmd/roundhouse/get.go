@@ -72,11 +72,14 @@ changes.`,
 				if err != nil {
 					return err
 				}
-				return printer.Services(out, list, output, single)
+				return printer.Services(out, list, selected.Plural(), output, single)
 			}
 			list, err := selected.Objects(cmd.Context(), c)
 			if err != nil {
 				return err
+			}
+			if len(list) == 0 && (output == "" || output == "wide") {
+				return printer.None(out, selected.Plural())
 			}
 			return printer.Objects(out, list, selected.Kind, output, single)
 		},
@@ -176,7 +179,7 @@ func newDescribeCommand() *cobra.Command {
 				return command.Usagef("give the name of a service: `roundhouse get` lists them")
 			}
 			return each(out, selected.Names, func(name string) error {
-				s, err := c.Describe(cmd.Context(), selected.Key(name))
+				s, err := selected.Describe(cmd.Context(), c, name)
 				if err == nil {
 					printer.Describe(out, s, time.Now())
 				}

@@ -114,18 +114,19 @@ func TestBenchErrors(t *testing.T) {
 }
 
 // TestBenchmarkJob: an applied BenchmarkJob is run once, without an API key where
-// requests need one, and its report is shown until it is deleted.
+// requests need one, and its report is shown until it is deleted. One of a service that
+// is not there says so and holds up no other.
 func TestBenchmarkJob(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
 	n.do("keys", "create", "someone")
 	dir := t.TempDir()
-	job := func(scenario string) string {
+	named := func(name, of, scenario string) string {
 		return write(t, dir, "job.yaml", `apiVersion: ome.io/v1beta1
 kind: BenchmarkJob
-metadata: {name: chat-load}
+metadata: {name: `+name+`}
 spec:
-  endpoint: {inferenceService: {name: chat}}
+  endpoint: {inferenceService: {name: `+of+`}}
   task: text-to-text
   trafficScenarios: ["`+scenario+`"]
   numConcurrency: [1, 4]
@@ -135,7 +136,15 @@ spec:
   outputLocation: {storageUri: "pvc://results/chat"}
 `)
 	}
+	job := func(scenario string) string { return named("chat-load", "chat", scenario) }
 	n.do("apply", "--wait", "-f", write(t, dir, "chat.yaml", onPlain(1, "")))
+	missing := `job.yaml:1: warning: benchmarkjob default/a-missing: spec.endpoint.inferenceService: there is no service default/chatt`
+	contains(t, n.run("validate", named("a-missing", "chatt", "D(20,5)")).err, missing)
+	contains(t, n.run("apply", "-f", named("a-missing", "chatt", "D(20,5)")).err, missing+"; did you mean chat?")
+	eventually(t, "a job of a service that is not there says so", func() (bool, string) {
+		out := n.do("describe", "benchmarkjob", "a-missing")
+		return regexp.MustCompile(`State: +Pending\nReason: .*404 Not Found: model "chatt" is not served here; did you mean chat\?`).MatchString(out), out
+	})
 	r := n.run("apply", "-f", job("D(20,5)"))
 	contains(t, r.out, "benchmarkjob default/chat-load created")
 	contains(t, r.err, "spec.outputLocation: has no effect: the report is kept in the data directory")
@@ -155,6 +164,6 @@ spec:
 		return regexp.MustCompile(`State: +Completed[^S]*Started(.*\n)*D\(30,6\) +4 at once +10 +0 `).MatchString(out), out
 	})
 	contains(t, n.do("get", "benchmarkjob", "chat-load", "-o", "yaml"), "kind: BenchmarkJob")
-	n.do("delete", "benchmarkjob", "chat-load")
+	n.do("delete", "benchmarkjob", "chat-load", "a-missing")
 	contains(t, n.do("get", "benchmarkjobs"), "No benchmarkjobs found")
 }

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ var kinds = map[string]string{
 	"inferenceservice": "services", "inferenceservices": "services", "isvc": "services",
 	"llminferenceservice": "services", "llminferenceservices": "services", "llmisvc": "services",
 	"trainedmodel": "services", "trainedmodels": "services", "tm": "services",
+	"seldondeployment": "services", "seldondeployments": "services", "sdep": "services",
 	"base": "bases", "bases": "bases", "llminferenceserviceconfig": "bases", "llminferenceserviceconfigs": "bases",
 	"configmap": "configmaps", "configmaps": "configmaps", "cm": "configmaps",
 	"runtime": "runtimes", "runtimes": "runtimes", "servingruntime": "runtimes", "servingruntimes": "runtimes",
@@ -34,6 +36,7 @@ var kinds = map[string]string{
 	"secret": "secrets", "secrets": "secrets", "serviceaccount": "serviceaccounts", "serviceaccounts": "serviceaccounts", "sa": "serviceaccounts",
 	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
 	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
+	"inferencepoolimport": "inferencepoolimports", "inferencepoolimports": "inferencepoolimports", "infpimp": "inferencepoolimports",
 	"httproute": "httproutes", "httproutes": "httproutes", "grpcroute": "grpcroutes", "grpcroutes": "grpcroutes",
 	"inferencemodel": "inferencemodels", "inferencemodels": "inferencemodels",
 	"inferenceobjective": "inferenceobjectives", "inferenceobjectives": "inferenceobjectives",
@@ -47,12 +50,32 @@ var routingKinds = map[string]func(admin.RoutingObject) bool{
 	"routes":                 func(o admin.RoutingObject) bool { return o.Type != "pool" },
 	"pools":                  func(o admin.RoutingObject) bool { return o.Type == "pool" },
 	"inferencepools":         func(o admin.RoutingObject) bool { return o.Kind == "InferencePool" },
+	"inferencepoolimports":   func(o admin.RoutingObject) bool { return o.Kind == "InferencePoolImport" },
 	"httproutes":             func(o admin.RoutingObject) bool { return o.Type == "httproute" },
 	"grpcroutes":             func(o admin.RoutingObject) bool { return o.Type == "grpcroute" },
 	"inferencemodels":        func(o admin.RoutingObject) bool { return o.Type == "inferencemodel" },
 	"inferenceobjectives":    func(o admin.RoutingObject) bool { return o.Type == "inferenceobjective" },
 	"inferencegraphs":        func(o admin.RoutingObject) bool { return o.Type == "inferencegraph" },
 	"inferencemodelrewrites": func(o admin.RoutingObject) bool { return o.Type == "inferencemodelrewrite" },
+}
+
+// shortNames are those of kinds of manifests.
+var shortNames = map[string]string{"isvc": "inferenceservices", "llmisvc": "llminferenceservices", "tm": "trainedmodels", "sdep": "seldondeployments"}
+
+// onlyOf is the kind of manifests that a word names, nil where the word is one of ours for
+// all kinds of services, runtimes or models.
+func onlyOf(word string) *dialect.Resource {
+	word = cmp.Or(shortNames[word], word)
+	for i := range dialect.Resources {
+		r := &dialect.Resources[i]
+		if !slices.Contains([]string{"services", "runtimes", "models"}, kinds[r.Plural]) {
+			continue
+		}
+		if word == r.Plural || word == strings.ToLower(r.Kind) {
+			return r
+		}
+	}
+	return nil
 }
 
 // foreign are kinds that kubectl lists and this program does not, and what shows
@@ -97,6 +120,8 @@ func notFound(err error) bool {
 type Selection struct {
 	Kind      string // plural
 	KindGiven bool   // by the arguments
+	// only is the kind of manifests that alone is meant, of those that Kind has; nil for all.
+	only      *dialect.Resource
 	Names     []string
 	Namespace string // of names given without one
 	// NamespaceGiven reports whether Namespace is not the default.
@@ -110,12 +135,33 @@ func Select(args []string, namespace string, given bool) Selection {
 	if len(args) == 0 {
 		return s
 	}
-	if k, name, ok := strings.Cut(args[0], "/"); ok && kinds[strings.ToLower(k)] != "" {
-		s.Kind, s.KindGiven, s.Names = kinds[strings.ToLower(k)], true, append([]string{name}, args[1:]...)
-	} else if k := kinds[strings.ToLower(args[0])]; k != "" {
-		s.Kind, s.KindGiven, s.Names = k, true, args[1:]
+	word, name, one := strings.Cut(args[0], "/")
+	word = strings.ToLower(word)
+	if kinds[word] == "" {
+		return s
+	}
+	s.Kind, s.KindGiven, s.only, s.Names = kinds[word], true, onlyOf(word), args[1:]
+	if one {
+		s.Names = append([]string{name}, s.Names...)
 	}
 	return s
+}
+
+// Plural names what is selected, for messages.
+func (s Selection) Plural() string {
+	if s.only != nil {
+		return s.only.Plural
+	}
+	return s.Kind
+}
+
+// has reports whether a service is of the kind of manifests that is meant.
+func (s Selection) has(one admin.Service) bool { return s.only == nil || s.only.Kind == one.Kind }
+
+// hasObject reports whether a runtime or model is of the kind of manifests that is meant:
+// one of the cluster has no namespace.
+func (s Selection) hasObject(o admin.Object) bool {
+	return s.only == nil || strings.HasPrefix(s.only.Kind, "Cluster") == (o.Namespace == "")
 }
 
 // Key reads NAME or NAMESPACE/NAME. Objects have no variants, so NAME~canary is
@@ -142,15 +188,22 @@ func (s Selection) listed() string {
 // brings them all.
 func (s Selection) Shown(ctx context.Context, b Backend) ([]admin.Service, error) {
 	if len(s.Names) == 0 && b.Platform() == dialect.Process {
-		return b.Detailed(ctx, s.listed())
+		list, err := b.Detailed(ctx, s.listed())
+		return s.limited(list), err
 	}
 	return s.Services(ctx, b)
+}
+
+// limited are those of the kind of manifests that is meant.
+func (s Selection) limited(list []admin.Service) []admin.Service {
+	return slices.DeleteFunc(list, func(one admin.Service) bool { return !s.has(one) })
 }
 
 // Services returns the selected services.
 func (s Selection) Services(ctx context.Context, b Backend) ([]admin.Service, error) {
 	if len(s.Names) == 0 {
-		return b.Services(ctx, s.listed(), true)
+		list, err := b.Services(ctx, s.listed(), true)
+		return s.limited(list), err
 	}
 	var out []admin.Service
 	for _, name := range s.Names {
@@ -158,9 +211,26 @@ func (s Selection) Services(ctx context.Context, b Backend) ([]admin.Service, er
 		if err != nil {
 			return nil, s.unknownKind(err)
 		}
+		if !s.has(one) {
+			return nil, s.otherKind(one)
+		}
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+// otherKind is the error for a service of another kind than the one that is meant.
+func (s Selection) otherKind(one admin.Service) error {
+	return fmt.Errorf("no %s %s: it is of the kind %s", singular(s.Plural()), s.Key(one.Name), one.Kind)
+}
+
+// Describe returns a selected service with all that is known of it.
+func (s Selection) Describe(ctx context.Context, b Backend, name string) (admin.Service, error) {
+	one, err := b.Describe(ctx, s.Key(name))
+	if err == nil && !s.has(one) {
+		err = s.otherKind(one)
+	}
+	return one, err
 }
 
 // singular is the name of a kind for one of it.
@@ -175,6 +245,7 @@ func singular(plural string) string {
 // or benchmarks.
 func (s Selection) Objects(ctx context.Context, b Backend) ([]admin.Object, error) {
 	list, err := b.Objects(ctx, s.Kind)
+	list = slices.DeleteFunc(list, func(o admin.Object) bool { return !s.hasObject(o) })
 	if err != nil || len(s.Names) == 0 {
 		return list, err
 	}
@@ -182,7 +253,7 @@ func (s Selection) Objects(ctx context.Context, b Backend) ([]admin.Object, erro
 		return !slices.ContainsFunc(s.Names, func(n string) bool { return s.Key(n).Name == o.Name })
 	})
 	if len(list) == 0 {
-		return nil, fmt.Errorf("no %s named %s: `roundhouse get %s` lists them", singular(s.Kind), strings.Join(s.Names, ", "), s.Kind)
+		return nil, fmt.Errorf("no %s named %s: `roundhouse get %s` lists them", singular(s.Plural()), strings.Join(s.Names, ", "), s.Plural())
 	}
 	return list, nil
 }
@@ -269,7 +340,11 @@ func (s Selection) delete(ctx context.Context, b Backend, name string) (admin.Ch
 		return s.deleteRouting(ctx, b, name)
 	}
 	k, err := s.Key(name), error(nil)
-	if s.Kind != "services" && s.Kind != "reserves" {
+	switch {
+	case s.Kind == "services" && s.only != nil:
+		s.Names = []string{name}
+		_, err = s.Services(ctx, b)
+	case s.Kind != "services" && s.Kind != "reserves":
 		k, err = s.scoped(ctx, b, k)
 	}
 	if err != nil {
@@ -286,6 +361,7 @@ func (s Selection) scoped(ctx context.Context, b Backend, k service.Key) (servic
 		return k, err
 	}
 	cluster := service.Key{Name: k.Name}
+	list = slices.DeleteFunc(list, func(o admin.Object) bool { return !s.hasObject(o) })
 	for _, o := range list {
 		at := service.Key{Namespace: o.Namespace, Name: o.Name}
 		switch {
@@ -296,6 +372,9 @@ func (s Selection) scoped(ctx context.Context, b Backend, k service.Key) (servic
 		case at == cluster && o.Scope == service.ScopeCatalog:
 			return k, fmt.Errorf("runtime %s belongs to the catalog and cannot be deleted: name another runtime in the service, or apply a runtime of the same name, which replaces it", k.Name)
 		}
+	}
+	if s.only != nil {
+		return k, fmt.Errorf("no %s named %s: `roundhouse get %s` lists them", singular(s.Plural()), k.Name, s.Plural())
 	}
 	return k, nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"strings"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -82,5 +83,98 @@ func TestEventsOfNobody(t *testing.T) {
 	}
 	if list, err := up.Events(t.Context(), nil); len(list) > 0 || err != nil {
 		t.Errorf("of all: %v, %v", list, err)
+	}
+}
+
+// TestOneKind: a kind of manifests lists those of it alone, and neither shows nor deletes
+// what another kind has by that name.
+func TestOneKind(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := "[]"
+		switch r.URL.Path {
+		case "/api/v1/services":
+			answer = `[{"namespace":"default","name":"isvc","kind":"InferenceService"},{"namespace":"default","name":"tm","kind":"TrainedModel"},{"namespace":"default","name":"llm","kind":"LLMInferenceService"},{"namespace":"default","name":"own","kind":"ModelService"}]`
+		case "/api/v1/services/default/isvc":
+			answer = `{"namespace":"default","name":"isvc","kind":"InferenceService"}`
+		case "/api/v1/models":
+			answer = `[{"kind":"model","namespace":"default","name":"base"},{"kind":"model","name":"cluster"}]`
+		case "/api/v1/routing":
+			answer = `[{"type":"pool","kind":"Pool","namespace":"default","name":"pool"},{"type":"pool","kind":"InferencePool","namespace":"default","name":"inf"},{"type":"pool","kind":"InferencePoolImport","namespace":"default","name":"import"}]`
+		}
+		if r.Method == http.MethodDelete && !strings.HasSuffix(r.URL.Path, "/default/base") && !strings.HasSuffix(r.URL.Path, "/default/import") {
+			t.Errorf("%s is deleted", r.URL)
+		}
+		if r.Method == http.MethodDelete {
+			answer = "{}"
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	up := Up{&admin.Client{Base: server.URL}}
+	for args, want := range map[string]string{
+		"services":                   "isvc tm llm own",
+		"isvc":                       "isvc",
+		"inferenceservices":          "isvc",
+		"trainedmodels":              "tm",
+		"tm":                         "tm",
+		"llminferenceservices":       "llm",
+		"modelservices":              "own",
+		"seldondeployments":          "",
+		"inferenceservice/isvc":      "isvc",
+		"trainedmodel isvc":          "no trainedmodel default/isvc: it is of the kind InferenceService",
+		"models":                     "base cluster",
+		"basemodels":                 "base",
+		"clusterbasemodels":          "cluster",
+		"clusterbasemodel base":      "no clusterbasemodel named base: `roundhouse get clusterbasemodels` lists them",
+		"pools":                      "pool inf import",
+		"inferencepools":             "inf",
+		"inferencepoolimports":       "import",
+		"InferencePoolImport import": "import",
+	} {
+		s := Select(strings.Fields(args), "default", false)
+		var names []string
+		var err error
+		switch {
+		case s.IsRouting():
+			list, failed := s.Routing(t.Context(), up)
+			for _, o := range list {
+				names = append(names, o.Name)
+			}
+			err = failed
+		case s.Kind == "services":
+			list, failed := s.Services(t.Context(), up)
+			for _, o := range list {
+				names = append(names, o.Name)
+			}
+			err = failed
+		default:
+			list, failed := s.Objects(t.Context(), up)
+			for _, o := range list {
+				names = append(names, o.Name)
+			}
+			err = failed
+		}
+		got := strings.Join(names, " ")
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+	for args, want := range map[string]string{
+		"trainedmodel isvc":          "no trainedmodel default/isvc: it is of the kind InferenceService",
+		"clusterbasemodel base":      "no clusterbasemodel named base: `roundhouse get clusterbasemodels` lists them",
+		"basemodel base":             "",
+		"inferencepoolimport import": "",
+		"inferencepoolimport inf":    "no inferencepoolimport default/inf: `roundhouse get inferencepoolimports -A` lists them",
+	} {
+		got := ""
+		if err := Select(strings.Fields(args), "default", false).Delete(t.Context(), up, func(admin.Change) {}); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("delete %s: %s, want %s", args, got, want)
+		}
 	}
 }

@@ -83,7 +83,7 @@ func TestRoutesAndPools(t *testing.T) {
 		{"Route", "", "", "", 0, false, "no controller has reported its state"},
 		{"Route", "", "", "", time.Minute, true, "no controller has reported its state"},
 		{"InferencePool", "", "", "", time.Minute, true, ""},
-		{"InferencePool", "Unknown", routing.ReasonPending, "no HTTPRoute refers to it", 0, true, ""},
+		{"InferencePool", "Unknown", routing.ReasonPending, "no HTTPRoute or GRPCRoute refers to it", 0, true, ""},
 	} {
 		o := admin.RoutingObject{Kind: c.kind}
 		if c.status != "" {

@@ -216,7 +216,7 @@ func ofOurs(states []fleet.RoutingState, v *judge.Verdict) []fleet.RoutingState 
 				}
 			}
 			if at[k].Type == routing.ConditionAccepted && len(st.Status.Parents) == 0 {
-				at[k].Status, at[k].Reason, at[k].Message = "Unknown", routing.ReasonPending, "no HTTPRoute of a Roundhouse Gateway refers to it; requests reach it by its host and by its models' names"
+				at[k].Status, at[k].Reason, at[k].Message = "Unknown", routing.ReasonPending, "no HTTPRoute or GRPCRoute of a Roundhouse Gateway refers to it; requests reach it by its host and by its models' names"
 			}
 		}
 		st.Status.Conditions = at

@@ -1,6 +1,7 @@
 package printer
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/state/dispatch"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
 
@@ -195,6 +197,32 @@ func TestDescribeStandby(t *testing.T) {
 			Status: service.Status{Components: []service.ComponentStatus{{Role: service.RoleEngine}}}}, time.Now())
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("standbyFor %q: no %q in\n%s", standby, want, &out)
+		}
+	}
+}
+
+// TestDescribeEndpoints: endpoints of several roles are told apart; those of one have no
+// such column.
+func TestDescribeEndpoints(t *testing.T) {
+	pool := admin.RoutingObject{Type: "pool", Kind: "Pool", Namespace: "default", Name: "pd", Endpoints: []dispatch.Endpoint{
+		{Address: "10.0.0.1:80", Role: service.RoleEngine, Phase: replica.Ready},
+		{Address: "10.0.0.2:80", Role: service.RolePrefill, Phase: replica.Ready},
+		{Address: "10.0.0.3:80", Role: service.RoleEncode, Phase: replica.Ready}}}
+	for _, c := range []struct {
+		endpoints int
+		want      []string
+	}{
+		{3, []string{"  ADDRESS ROLE STATE REQUESTS", "  10.0.0.1:80 engine ready 0", "  10.0.0.2:80 prefill ready 0", "  10.0.0.3:80 encode ready 0"}},
+		{1, []string{"  ADDRESS STATE REQUESTS", "  10.0.0.1:80 ready 0"}},
+	} {
+		pool.Endpoints = pool.Endpoints[:c.endpoints]
+		var b strings.Builder
+		DescribeRouting(&b, pool, time.Now())
+		got := regexp.MustCompile(`(\S) +`).ReplaceAllString(b.String(), "$1 ")
+		for _, line := range c.want {
+			if !strings.Contains(got, "\n"+line) {
+				t.Errorf("%q is not in:\n%s", line, got)
+			}
 		}
 	}
 }

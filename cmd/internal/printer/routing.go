@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -98,10 +99,30 @@ func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 			_, _ = fmt.Fprintf(w, "    %s\n", command.OneLine(does))
 		}
 	}
-	if len(o.Endpoints) > 0 {
-		_, _ = fmt.Fprintln(w, "\nEndpoints:")
-		_, _ = fmt.Fprintln(tw, "  ADDRESS\tSTATE\tREQUESTS\tWAITING\tKV\tANSWERED\tFAILED\tFIRST-BYTE")
+	describeEndpoints(w, tw, o)
+	_ = tw.Flush()
+	_, _ = fmt.Fprintln(w, "\nConditions:")
+	for _, c := range o.Status.Conditions {
+		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), command.OneLine(c.Message))
 	}
+	_ = tw.Flush()
+}
+
+// describeEndpoints prints the endpoints of a pool, each with its role where they have
+// several.
+func describeEndpoints(w io.Writer, tw *tabwriter.Writer, o admin.RoutingObject) {
+	if len(o.Endpoints) == 0 {
+		return
+	}
+	roles := slices.ContainsFunc(o.Endpoints, func(e dispatch.Endpoint) bool { return e.Role != o.Endpoints[0].Role })
+	column := func(role string) string {
+		if !roles {
+			return ""
+		}
+		return "\t" + role
+	}
+	_, _ = fmt.Fprintln(w, "\nEndpoints:")
+	_, _ = fmt.Fprintf(tw, "  ADDRESS%s\tSTATE\tREQUESTS\tWAITING\tKV\tANSWERED\tFAILED\tFIRST-BYTE\n", column("ROLE"))
 	for _, e := range o.Endpoints {
 		state := endpointState(e)
 		if o.Status.Ready().Reason == routing.ReasonChecking && state == endpointReady {
@@ -114,15 +135,9 @@ func DescribeRouting(w io.Writer, o admin.RoutingObject, now time.Time) {
 				kv = fmt.Sprintf("%.0f %%", l.KV*100)
 			}
 		}
-		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\n", endpointName(e), state, e.InFlight, waiting, kv,
+		_, _ = fmt.Fprintf(tw, "  %s%s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\n", endpointName(e), column(orDash(string(e.Role))), state, e.InFlight, waiting, kv,
 			e.Record.Results["answered"], e.Record.Failures(), millis(e.Record.Latency().Seconds()*1000))
 	}
-	_ = tw.Flush()
-	_, _ = fmt.Fprintln(w, "\nConditions:")
-	for _, c := range o.Status.Conditions {
-		_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", c.Type, c.Status, orDash(c.Reason), age(c.Since, now), command.OneLine(c.Message))
-	}
-	_ = tw.Flush()
 }
 
 // endpointName is where an endpoint is, with its rank.

@@ -17,7 +17,7 @@ import (
 )
 
 // Services prints a table of services, or their manifests.
-func Services(w io.Writer, list []admin.Service, output string, single bool) error {
+func Services(w io.Writer, list []admin.Service, kind, output string, single bool) error {
 	switch output {
 	case "json", "yaml":
 		var docs []string
@@ -32,7 +32,7 @@ func Services(w io.Writer, list []admin.Service, output string, single bool) err
 		return nil
 	}
 	if len(list) == 0 {
-		return None(w, "services")
+		return None(w, kind)
 	}
 	t := serviceTable(w, output)
 	var rows [][]string

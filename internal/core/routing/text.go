@@ -11,25 +11,14 @@ import (
 func (h *Handling) Lines() []string {
 	var out []string
 	add := func(name, format string, args ...any) { out = append(out, name+": "+fmt.Sprintf(format, args...)) }
-	if h.Timeout > 0 {
-		add("timeout", "%v for the whole answer", h.Timeout)
-	}
-	if h.TryTimeout > 0 {
-		add("try timeout", "%v until a replica begins its answer", h.TryTimeout)
-	}
+	out = append(out, h.TimeoutLines()...)
 	if h.Retry != nil {
 		add("retries", "%s", h.Retry.text())
 	}
 	if h.Hedge != nil {
 		add("hedge", "%s", h.Hedge.text())
 	}
-	for _, m := range h.Mirrors {
-		share := strconv.FormatFloat(float64(m.PerMillion)*100/Whole, 'f', -1, 64) + " % of requests to " + m.Ref.String()
-		if m.Model != "" {
-			share += " as " + m.Model
-		}
-		add("mirror", "%s", share)
-	}
+	out = append(out, h.MirrorLines()...)
 	if text := headerText(h.RequestHeader); text != "" {
 		add("request header", "%s", text)
 	}
@@ -51,6 +40,29 @@ func (h *Handling) Lines() []string {
 			to = append(to, text)
 		}
 		add("redirect", "%s", strings.Join(to, ", "))
+	}
+	return out
+}
+
+// TimeoutLines are the lines for timeouts.
+func (h *Handling) TimeoutLines() (out []string) {
+	if h.Timeout > 0 {
+		out = append(out, fmt.Sprintf("timeout: %v for the whole answer", h.Timeout))
+	}
+	if h.TryTimeout > 0 {
+		out = append(out, fmt.Sprintf("try timeout: %v until a replica begins its answer", h.TryTimeout))
+	}
+	return out
+}
+
+// MirrorLines are the lines for mirrors.
+func (h *Handling) MirrorLines() (out []string) {
+	for _, m := range h.Mirrors {
+		line := "mirror: " + strconv.FormatFloat(float64(m.PerMillion)*100/Whole, 'f', -1, 64) + " % of requests to " + m.Ref.String()
+		if m.Model != "" {
+			line += " as " + m.Model
+		}
+		out = append(out, line)
 	}
 	return out
 }

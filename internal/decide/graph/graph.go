@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,6 +134,39 @@ func Propagates(patterns []string, name string) bool {
 		}
 	}
 	return false
+}
+
+// Fails reports whether no request can be answered, given which steps cannot be asked: a
+// step that is asked in vain ends the request, whatever its dependency.
+func Fails(nodes map[string]routing.GraphNode, lost func(*routing.GraphStep) bool) bool {
+	known := map[string]bool{} // false while a node is being looked at: they lead nowhere twice
+	var fails func(name string) bool
+	fails = func(name string) bool {
+		if is, ok := known[name]; ok {
+			return is
+		}
+		known[name] = false
+		steps := nodes[name].Steps
+		lacks := func(s routing.GraphStep) bool { return s.Node != "" && fails(s.Node) || s.Node == "" && lost(&s) }
+		is := false
+		switch nodes[name].Kind {
+		case routing.NodeEnsemble:
+			is = slices.ContainsFunc(steps, lacks)
+		case routing.NodeSequence: // it can end before a step with a condition
+			end := slices.IndexFunc(steps, func(s routing.GraphStep) bool { return s.Condition != "" })
+			if end < 0 {
+				end = len(steps)
+			}
+			is = slices.ContainsFunc(steps[:end], lacks)
+		case routing.NodeSwitch:
+			is = !slices.ContainsFunc(steps, func(s routing.GraphStep) bool { return s.Condition != "" && !lacks(s) })
+		case routing.NodeSplitter:
+			is = !slices.ContainsFunc(steps, func(s routing.GraphStep) bool { return s.Weight > 0 && !lacks(s) })
+		}
+		known[name] = is
+		return is
+	}
+	return fails(routing.GraphRoot)
 }
 
 // Bounds of a graph.

@@ -167,6 +167,47 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestFails: a graph fails where each way through it asks a step that cannot be asked.
+func TestFails(t *testing.T) {
+	node := func(kind routing.NodeKind, steps ...routing.GraphStep) routing.GraphNode {
+		return routing.GraphNode{Kind: kind, Steps: steps}
+	}
+	good, lost := routing.GraphStep{Service: "good"}, routing.GraphStep{Service: "lost"}
+	to := func(name string) routing.GraphStep { return routing.GraphStep{Node: name} }
+	when := func(s routing.GraphStep) routing.GraphStep { s.Condition = "a"; return s }
+	by := func(weight uint32, s routing.GraphStep) routing.GraphStep { s.Weight = weight; return s }
+	hard := func(s routing.GraphStep) routing.GraphStep { s.Hard = true; return s }
+	const sequence, choice, ensemble, splitter = routing.NodeSequence, routing.NodeSwitch, routing.NodeEnsemble, routing.NodeSplitter
+	for _, c := range []struct {
+		name string
+		root routing.GraphNode
+		want bool
+	}{
+		{"a sequence", node(sequence, good, good), false},
+		{"a sequence that lacks its last step", node(sequence, good, lost), true},
+		{"and has a hard one before it", node(sequence, hard(good), lost), true},
+		{"a sequence that may end before", node(sequence, good, when(lost)), false},
+		{"and even earlier", node(sequence, good, when(good), lost), false},
+		{"a sequence that lacks what comes before that", node(sequence, lost, when(good)), true},
+		{"a switch that lacks a step", node(choice, when(good), when(lost)), false},
+		{"a switch whose other step is never taken", node(choice, when(lost), good), true},
+		{"a switch that lacks all", node(choice, when(lost), when(lost)), true},
+		{"an ensemble", node(ensemble, good, good), false},
+		{"an ensemble that lacks a step", node(ensemble, good, lost), true},
+		{"a splitter that lacks a step", node(splitter, by(99, lost), by(1, good)), false},
+		{"a splitter whose other step is never drawn", node(splitter, by(100, lost), by(0, good)), true},
+		{"a node that fails", node(sequence, good, to("failing")), true},
+		{"a node that serves", node(sequence, good, to("serving")), false},
+		{"a node that fails, for some requests", node(choice, when(good), when(to("failing"))), false},
+		{"a node that leads back", node(sequence, good, to(routing.GraphRoot)), false},
+	} {
+		nodes := map[string]routing.GraphNode{routing.GraphRoot: c.root, "failing": node(ensemble, lost), "serving": node(choice, when(lost), when(good))}
+		if got := Fails(nodes, func(s *routing.GraphStep) bool { return s.Service == "lost" }); got != c.want {
+			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		}
+	}
+}
+
 func TestPropagates(t *testing.T) {
 	for name, want := range map[string]bool{"X-Tenant": true, "Test-Header-1": true, "X-Trace-Id-2": true, "Authorization": false} {
 		if got := Propagates([]string{"x-tenant", "Test-Header-*", "*Trace-Id*"}, name); got != want {

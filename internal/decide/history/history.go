@@ -211,8 +211,8 @@ func became(was, is replica.Replica, known bool) (out []Event) {
 	if !known {
 		tell(false, "ReplicaCreated", "%s of revision %s", is.Role, is.Revision)
 	}
-	if n := is.Restarts - was.Restarts; n > 0 && known {
-		tell(true, "ReplicaRestarted", "restarted %s", times(n))
+	if is.Restarts > was.Restarts && known {
+		tell(true, "ReplicaRestarted", "restarted %s", times(is.Restarts)) // in all, as tables count
 	}
 	switch {
 	case is.Standby > 0 && (was.Standby == 0 || is.Phase != was.Phase) && is.Phase == replica.Asleep:
@@ -240,7 +240,7 @@ func times(n int) string {
 	if n == 1 {
 		return "once"
 	}
-	return fmt.Sprintf("%d times", n)
+	return fmt.Sprintf("%d times so far", n)
 }
 
 // Tally counts what happened to the replicas of a component.

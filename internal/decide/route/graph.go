@@ -7,6 +7,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/graph"
 )
 
 // graphs are the inference graphs, which have hosts and names as services have them.
@@ -58,25 +59,29 @@ func (t *Table) Graph(q Query) *routing.Graph {
 	return t.graphs.bare[q.Model]
 }
 
-// graph is the status of a graph: which services it lacks.
+// graph is the status of a graph: which services it lacks, and whether it can answer
+// without them.
 func (s *statuses) graph(g *routing.Graph) routing.Status {
+	lost := func(step *routing.GraphStep) bool {
+		_, there := slices.BinarySearchFunc(s.keys, service.Key{Namespace: g.Namespace, Name: step.Service}, compareKeys)
+		return step.Service != "" && !there
+	}
 	var lacks []string
 	steps := 0
 	for _, name := range slices.Sorted(maps.Keys(g.Nodes)) {
 		for _, step := range g.Nodes[name].Steps {
 			steps++
-			k := service.Key{Namespace: g.Namespace, Name: step.Service}
-			if step.Service != "" && !slices.Contains(s.keys, k) {
-				lacks = append(lacks, notFound(routing.Service(k), s.keys))
+			if lost(&step) {
+				lacks = appendNew(lacks, notFound(routing.Service(service.Key{Namespace: g.Namespace, Name: step.Service}), s.keys))
 			}
 		}
 	}
-	ready := condition(routing.ConditionReady, "True", routing.ReasonRouted, plural(len(g.Nodes), "node")+", "+plural(steps, "step"))
-	switch {
-	case len(lacks) == steps:
-		ready = condition(routing.ConditionReady, "False", routing.ReasonBackendNotFound, strings.Join(lacks[:min(len(lacks), maxListed)], "; "))
-	case len(lacks) > 0:
-		ready = condition(routing.ConditionReady, "True", routing.ReasonDegraded, strings.Join(lacks[:min(len(lacks), maxListed)], "; "))
+	status, reason, message := "True", routing.ReasonRouted, plural(len(g.Nodes), "node")+", "+plural(steps, "step")
+	if len(lacks) > 0 {
+		reason, message = routing.ReasonDegraded, strings.Join(lacks[:min(len(lacks), maxListed)], "; ")
+		if graph.Fails(g.Nodes, lost) {
+			status, reason = "False", routing.ReasonBackendNotFound
+		}
 	}
-	return routing.Status{Conditions: []service.Condition{ready}}
+	return routing.Status{Conditions: []service.Condition{condition(routing.ConditionReady, status, reason, message)}}
 }

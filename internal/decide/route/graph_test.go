@@ -38,6 +38,17 @@ func TestGraphsAreFound(t *testing.T) {
 	}
 }
 
+// switched has the root take one of its steps.
+func switched(g *routing.Graph) *routing.Graph {
+	n := g.Nodes[routing.GraphRoot]
+	n.Kind = routing.NodeSwitch
+	for i := range n.Steps {
+		n.Steps[i].Condition = "a"
+	}
+	g.Nodes[routing.GraphRoot] = n
+	return g
+}
+
 func TestGraphStatus(t *testing.T) {
 	services := []Member{{Key: service.ParseKey("iris")}}
 	for _, tt := range []struct {
@@ -45,7 +56,8 @@ func TestGraphStatus(t *testing.T) {
 		status, reason, message string
 	}{
 		{graphNamed("g", "iris", "iris"), "True", routing.ReasonRouted, "1 node, 2 steps"},
-		{graphNamed("g", "iris", "irs"), "True", routing.ReasonDegraded, "iris"},
+		{graphNamed("g", "iris", "irs"), "False", routing.ReasonBackendNotFound, "there is no service default/irs; did you mean iris?"},
+		{switched(graphNamed("g", "iris", "irs")), "True", routing.ReasonDegraded, "there is no service default/irs; did you mean iris?"},
 		{graphNamed("g", "irs"), "False", routing.ReasonBackendNotFound, "iris"},
 	} {
 		c := Statuses(services, []routing.Object{tt.graph}, nil)[routing.IDOf(tt.graph)].Ready()

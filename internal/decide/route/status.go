@@ -82,7 +82,9 @@ func (s *statuses) membersOf(p *routing.Pool) []service.Key {
 }
 
 func (s *statuses) pool(p *routing.Pool) routing.Status {
-	out := routing.Status{Members: s.membersOf(p), Parents: s.parents(p.Key)}
+	out := routing.Status{Members: s.membersOf(p)}
+	parents, used := s.parents(p.Key)
+	out.Parents = parents
 	var has []string
 	if n := len(out.Members); n > 0 {
 		names := make([]string, n)
@@ -111,8 +113,8 @@ func (s *statuses) pool(p *routing.Pool) routing.Status {
 	switch {
 	case p.Import && len(p.Addresses) == 0:
 		accepted = condition(routing.ConditionAccepted, "False", routing.ReasonNoEndpoints, ready.Message)
-	case len(out.Parents) == 0:
-		accepted = condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, "no HTTPRoute refers to it; requests reach it by its host and by its models' names")
+	case !used:
+		accepted = condition(routing.ConditionAccepted, "Unknown", routing.ReasonPending, "no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names")
 	}
 	out.Conditions = []service.Condition{ready, accepted, condition(routing.ConditionResolvedRefs, "True", routing.ReasonResolvedRefs, "")}
 	return out
@@ -140,24 +142,33 @@ func (s *statuses) noMembers(p *routing.Pool) string {
 	return text
 }
 
-// parents returns the gateways whose HTTPRoutes send requests to the pool.
-func (s *statuses) parents(pool service.Key) []routing.Parent {
-	var out []routing.Parent
+// parents returns the gateways whose HTTPRoutes and GRPCRoutes send requests, or copies
+// of them, to the pool. used reports whether any route does: on one machine a route need
+// name no gateway.
+func (s *statuses) parents(pool service.Key) (out []routing.Parent, used bool) {
+	ref := routing.PoolRef(pool)
+	copies := func(m routing.Mirror) bool { return m.Ref == ref }
 	for _, r := range s.set.http {
 		uses := slices.ContainsFunc(r.Rules, func(rule routing.HTTPRule) bool {
-			return slices.ContainsFunc(rule.Backends, func(b routing.Backend) bool { return b.Ref == routing.PoolRef(pool) })
+			return slices.ContainsFunc(rule.Handling.Mirrors, copies) || slices.ContainsFunc(rule.Backends, func(b routing.Backend) bool {
+				return b.Ref == ref || b.Handling != nil && slices.ContainsFunc(b.Handling.Mirrors, copies)
+			})
 		})
+		if !uses {
+			continue
+		}
+		used = true
 		for _, p := range r.Parents {
 			p.SectionName, p.Port = "", 0 // a pool's parent is a gateway as a whole
 			if p.Namespace == "" && r.Namespace != pool.Namespace {
 				p.Namespace = r.Namespace
 			}
-			if uses && !slices.Contains(out, p) && len(out) < maxParents {
+			if !slices.Contains(out, p) && len(out) < maxParents {
 				out = append(out, p)
 			}
 		}
 	}
-	return out
+	return out, used
 }
 
 // unresolved returns that what ref names does not exist; "" where it does.

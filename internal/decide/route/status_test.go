@@ -54,10 +54,16 @@ func TestStatuses(t *testing.T) {
 		}
 		return &routing.HTTPRoute{Meta: meta("default/"+name, 0), Rules: []routing.HTTPRule{rule}, Parents: []routing.Parent{{Name: "gw", SectionName: "http"}}}
 	}
+	noGateway := func(r *routing.HTTPRoute, grpc bool) *routing.HTTPRoute {
+		r.Parents, r.GRPC = nil, grpc
+		return r
+	}
 	svc := func(s string) routing.Ref { return routing.Service(key(s)) }
 	at := func(s string) routing.Ref { return routing.PoolRef(key(s)) }
 	services := members("default/chat app=llama", "default/chat-next app=llama", "team/chat app=llama")
 	llama := pool("llama", "app=llama")
+	copying := noGateway(http("r", svc("default/chat")), false)
+	copying.Rules[0].Handling.Mirrors = []routing.Mirror{{Ref: at("default/llama"), PerMillion: routing.Whole}}
 	for _, c := range []struct {
 		name    string
 		objects []routing.Object
@@ -66,23 +72,35 @@ func TestStatuses(t *testing.T) {
 	}{
 		{"a pool with members", []routing.Object{llama}, "",
 			`Ready=True Accepted: 2 services: chat, chat-next
-Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+Accepted=Unknown Pending: no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool that an HTTPRoute uses", []routing.Object{http("r", at("llama")), llama}, "",
 			`Ready=True Accepted: 2 services: chat, chat-next
 Accepted=True Accepted: 2 services: chat, chat-next
 ResolvedRefs=True ResolvedRefs`},
+		{"a pool that an HTTPRoute without a gateway uses", []routing.Object{noGateway(http("r", at("llama")), false), llama}, "",
+			`Ready=True Accepted: 2 services: chat, chat-next
+Accepted=True Accepted: 2 services: chat, chat-next
+ResolvedRefs=True ResolvedRefs`},
+		{"a pool that a GRPCRoute without a gateway uses", []routing.Object{noGateway(http("r", at("llama")), true), llama}, "",
+			`Ready=True Accepted: 2 services: chat, chat-next
+Accepted=True Accepted: 2 services: chat, chat-next
+ResolvedRefs=True ResolvedRefs`},
+		{"a pool that gets copies of an HTTPRoute's requests", []routing.Object{copying, llama}, "",
+			`Ready=True Accepted: 2 services: chat, chat-next
+Accepted=True Accepted: 2 services: chat, chat-next
+ResolvedRefs=True ResolvedRefs`},
 		{"a pool of addresses", []routing.Object{pool("p", "app=llama", "a:1", "b:2")}, "b: no such host",
 			`Ready=True Degraded: 2 services: chat, chat-next; 2 addresses; b: no such host
-Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+Accepted=Unknown Pending: no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool of addresses that fail", []routing.Object{pool("p", "", "a:1")}, "down: a: no such host",
 			`Ready=False NoEndpoints: 1 address; a: no such host
-Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+Accepted=Unknown Pending: no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool of nothing", []routing.Object{pool("p", "app=lama")}, "",
 			`Ready=False NoEndpoints: no service of namespace default has the labels app=lama; chat has app=llama
-Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+Accepted=Unknown Pending: no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"an HTTPRoute", []routing.Object{llama, http("r", at("llama"), svc("default/chat"), at("llama"))}, "",
 			`Ready=True Routed: to pool llama, service chat
@@ -119,7 +137,7 @@ Accepted=True Accepted
 ResolvedRefs=False BackendNotFound: there is no pool default/llama`},
 		{"a pool that nobody has reported on", []routing.Object{pool("p", "", "a:1")}, "unknown",
 			`Ready=Unknown Checking: 1 address; no server has been checked yet
-Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+Accepted=Unknown Pending: no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool that is being checked", []routing.Object{http("r", at("p")), pool("p", "", "a:1")}, "unchecked",
 			`Ready=Unknown Checking: 1 address; no server has been checked yet
@@ -127,7 +145,7 @@ Accepted=True Accepted: 1 address; no server has been checked yet
 ResolvedRefs=True ResolvedRefs`},
 		{"a pool with members that is being checked", []routing.Object{pool("p", "app=llama", "a:1")}, "unchecked",
 			`Ready=True Accepted: 2 services: chat, chat-next; 1 address
-Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+Accepted=Unknown Pending: no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a route to a pool that is being checked", []routing.Object{pool("p", "", "a:1"), route("r", 0, "a", at("p"), svc("default/gone"))}, "unchecked",
 			`Ready=Unknown Checking: pool p: 1 address; no server has been checked yet; there is no service default/gone`},
@@ -135,7 +153,7 @@ ResolvedRefs=True ResolvedRefs`},
 			`Ready=True Routed: a to pool p, service chat`},
 		{"a pool with one name that is not found", []routing.Object{pool("p", "", "a:1", "b:2")}, "a: no such host",
 			`Ready=True Degraded: 2 addresses; a: no such host
-Accepted=Unknown Pending: no HTTPRoute refers to it; requests reach it by its host and by its models' names
+Accepted=Unknown Pending: no HTTPRoute or GRPCRoute refers to it; requests reach it by its host and by its models' names
 ResolvedRefs=True ResolvedRefs`},
 		{"a route to a dead pool", []routing.Object{pool("p", "", "a:1"), route("r", 0, "a", at("p"))}, "down: a: connection refused",
 			`Ready=False NoEndpoints: pool p has no endpoint: 1 address; a: connection refused`},

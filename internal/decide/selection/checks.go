@@ -201,7 +201,11 @@ func (p part) unmet(h Host, model service.Attributes) string {
 			if pip, ok := strings.CutPrefix(install, "pip install "); ok && q.Modules != "" {
 				install = a.Program + " -m pip install " + pip
 			}
-			out = append(out, strings.TrimSpace(a.Program+" "+a.Lacks)+": "+install)
+			text := strings.TrimSpace(a.Program + " " + a.Lacks)
+			if !strings.Contains(text, install) { // which the program may have said itself
+				text += ": " + install
+			}
+			out = append(out, text)
 		}
 		said[a] = true
 	}

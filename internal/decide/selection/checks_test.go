@@ -67,6 +67,7 @@ func TestChecks(t *testing.T) {
 	}{
 		{Answer{Program: "/venv/python"}, "first", "runs on this machine"},
 		{Answer{Program: "/venv/python", Lacks: "lacks numpy"}, "second", "/venv/python lacks numpy: /venv/python -m pip install numpy scikit-learn"},
+		{Answer{Program: "/venv/python", Lacks: "fails: no numpy; run /venv/python -m pip install numpy scikit-learn"}, "second", "/venv/python fails: no numpy; run /venv/python -m pip install numpy scikit-learn"},
 		{Answer{Lacks: "/venv/python is not on PATH"}, "second", "/venv/python is not on PATH: install Python, or name an interpreter with ROUNDHOUSE_PYTHON"},
 	} {
 		host.Answers = map[Check]Answer{want: c.answer}

@@ -3,7 +3,9 @@ package benchmark
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -27,7 +29,7 @@ type Outcome struct {
 	// Mark is of the manifest that was run.
 	Mark   string      `json:"mark"`
 	State  State       `json:"state"`
-	Reason string      `json:"reason,omitempty"` // why it failed
+	Reason string      `json:"reason,omitempty"` // why it failed, or is not under way
 	Report load.Report `json:"report"`
 }
 
@@ -55,19 +57,28 @@ type Store interface {
 	Remove(service.Key) error
 }
 
-// Jobs runs jobs, one after the other, each once. One that was under way when the
-// process ended is run again. It is safe for concurrent use.
+// Jobs runs jobs, one after the other, each once. One whose target does not answer yet
+// lets the others run before it is tried again. One that was under way when the process
+// ended is run again. It is safe for concurrent use.
 type Jobs struct {
 	cfg     JobsConfig
 	changed chan struct{}
 
 	mu       sync.Mutex
 	outcomes map[service.Key]Outcome
+	tries    map[service.Key]tries // of the jobs whose target has not answered yet
+	running  service.Key           // the job that the others wait for; zero for none
+}
+
+// tries are those of a job whose target has not answered yet.
+type tries struct {
+	mark        string
+	began, next time.Time
 }
 
 // NewJobs makes a runner with the outcomes that are stored.
 func NewJobs(cfg JobsConfig) *Jobs {
-	j := &Jobs{cfg: cfg, changed: make(chan struct{}, 1), outcomes: map[service.Key]Outcome{}}
+	j := &Jobs{cfg: cfg, changed: make(chan struct{}, 1), outcomes: map[service.Key]Outcome{}, tries: map[service.Key]tries{}}
 	stored, err := cfg.Store.Load()
 	if err != nil {
 		cfg.Log.Warn("not all reports of benchmarks can be read", "error", err)
@@ -98,27 +109,44 @@ func (j *Jobs) Outcome(k service.Key, mark string) Outcome {
 	if o, ok := j.outcomes[k]; ok && o.Mark == mark {
 		return o
 	}
-	return Outcome{Mark: mark, State: Pending}
+	o := Outcome{Mark: mark, State: Pending}
+	if j.running != (service.Key{}) && j.running != k {
+		o.Reason = "jobs run one after the other: it waits for " + j.running.String()
+	}
+	return o
 }
 
 // Run runs jobs until ctx ends.
 func (j *Jobs) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		next := j.next()
+		next, again := j.next(time.Now())
 		if next == nil {
-			select {
-			case <-j.changed:
-			case <-ctx.Done():
-			}
+			j.sleep(ctx, again)
 			continue
 		}
 		j.run(ctx, next)
 	}
 }
 
-// next is a job that is to be run; nil for none. Outcomes of jobs that are gone are
-// removed.
-func (j *Jobs) next() (next *Job) {
+// sleep returns once the jobs have changed, one is to be tried again, or ctx has ended.
+// A zero time is never.
+func (j *Jobs) sleep(ctx context.Context, until time.Time) {
+	var due <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-j.changed:
+	case <-due:
+	case <-ctx.Done():
+	}
+}
+
+// next is a job that is to be run now; nil for none, and then when one is to be tried
+// again. What is known of jobs that are gone is removed.
+func (j *Jobs) next(now time.Time) (next *Job, again time.Time) {
 	jobs := j.cfg.List()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -127,10 +155,26 @@ func (j *Jobs) next() (next *Job) {
 		k := jobs[i].Key
 		there[k] = true
 		o, known := j.outcomes[k]
-		if ended := known && o.Mark == jobs[i].Mark && (o.State == Completed || o.State == Failed); !ended && next == nil {
+		if known && o.Mark == jobs[i].Mark && (o.State == Completed || o.State == Failed) {
+			continue
+		}
+		if t := j.tries[k]; t.mark == jobs[i].Mark && t.next.After(now) {
+			if again.IsZero() || t.next.Before(again) {
+				again = t.next
+			}
+			continue
+		}
+		if next == nil {
 			next = &jobs[i]
 		}
 	}
+	j.forgetLocked(there)
+	return next, again
+}
+
+// forgetLocked removes what is known of jobs that are gone.
+func (j *Jobs) forgetLocked(there map[service.Key]bool) {
+	maps.DeleteFunc(j.tries, func(k service.Key, _ tries) bool { return !there[k] })
 	for k := range j.outcomes {
 		if there[k] {
 			continue
@@ -140,10 +184,10 @@ func (j *Jobs) next() (next *Job) {
 			j.cfg.Log.Error("the report of a deleted benchmark cannot be removed", "benchmark", k.String(), "error", err)
 		}
 	}
-	return next
 }
 
-// run runs a job until it ends, or is changed or deleted.
+// run runs a job until it ends, is changed or deleted, or its target turns out not to
+// answer yet.
 func (j *Jobs) run(ctx context.Context, job *Job) {
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -163,20 +207,21 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 			}
 		}
 	}()
-	o := Outcome{Mark: job.Mark, State: Running}
+	j.begin(job.Key)
+	defer j.begin(service.Key{})
+	o := Outcome{Mark: job.Mark, State: Running, Reason: j.Outcome(job.Key, job.Mark).Reason}
 	j.keep(job.Key, o)
 	loads, err := job.Plan()
-	began := time.Now()
-	for again := err == nil; again; {
+	planned := err == nil
+	if planned {
 		b := &Benchmark{Target: j.cfg.Target(&job.Job), Loads: loads, Done: func(r load.Report) {
-			o.Report = r
+			o.Reason, o.Report = "", r
 			o.Report.Points = append([]load.Point{}, r.Points...)
 			if running.Err() == nil {
 				j.keep(job.Key, o)
 			}
 		}}
 		o.Report, err = b.Run(running)
-		again = err != nil && len(o.Report.Points) == 0 && time.Since(began) < patience && pause(running)
 	}
 	cut := running.Err() != nil
 	cancel()
@@ -184,30 +229,46 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 	switch {
 	case cut:
 		return // it is run again, or is gone
-	case err != nil:
-		o.State, o.Reason = Failed, err.Error()
+	case err == nil:
+		o.State, o.Reason = Completed, ""
+	case planned && len(o.Report.Points) == 0 && j.again(job, err):
+		o.State, o.Reason = Pending, fmt.Sprintf("its first request was not answered, and is tried again for up to %.0f minutes: %v", patience.Minutes(), err)
 	default:
-		o.State = Completed
+		o.State, o.Reason = Failed, err.Error()
+		j.cfg.Log.Warn("a benchmark failed", "benchmark", job.Key.String(), "error", err)
 	}
 	j.keep(job.Key, o)
 	j.Changed() // what came while it ran
 }
 
-// A job whose first request is not answered is tried again: its service may still fetch
-// its model.
+// begin notes the job that runs from now on.
+func (j *Jobs) begin(k service.Key) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.running = k
+}
+
+// A job whose first request is not answered is tried again, after others: its service may
+// still fetch its model.
 const (
 	patience      = 15 * time.Minute
 	retryInterval = 5 * time.Second
 )
 
-// pause reports whether ctx has not ended after a while.
-func pause(ctx context.Context) bool {
-	select {
-	case <-time.After(retryInterval):
-		return true
-	case <-ctx.Done():
-		return false
+// again reports whether a job whose first request was not answered is to be tried again,
+// and notes when.
+func (j *Jobs) again(job *Job, err error) bool {
+	now := time.Now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	t := j.tries[job.Key]
+	if t.mark != job.Mark {
+		t = tries{mark: job.Mark, began: now}
+		j.cfg.Log.Warn("the target of a benchmark does not answer yet: it is tried again", "benchmark", job.Key.String(), "for", patience, "error", err)
 	}
+	t.next = now.Add(retryInterval)
+	j.tries[job.Key] = t
+	return now.Sub(t.began) < patience
 }
 
 // wanted reports whether a job is there still as it was.

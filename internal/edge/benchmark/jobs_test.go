@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,25 +123,56 @@ func TestJobs(t *testing.T) {
 	})
 }
 
-// A job whose target does not answer fails with the reason.
+// A job whose target does not answer says why, lets the others run meanwhile and fails in
+// the end; one that waits says for what.
 func TestJobFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := job("a", "1"), job("b", "1")
+		want := &desired{jobs: []Job{a, b}}
+		store := &texts{of: map[service.Key][]byte{a.Key: []byte("{")}}
+		engines := map[string]*engine{"a": {status: 404}, "b": {first: time.Second, each: time.Second}, "c": {status: 404}}
+		j := NewJobs(JobsConfig{List: want.list, Target: func(of *load.Job) Target { return target(engines[of.Name]) }, Store: store, Log: slog.New(slog.DiscardHandler)})
+		go j.Run(t.Context())
+		check := func(of Job, s State, reason string) {
+			t.Helper()
+			synctest.Wait()
+			if o := j.Outcome(of.Key, of.Mark); o.State != s || o.Reason != reason {
+				t.Errorf("%s is %s (%s), want %s (%s)", of.Name, o.State, o.Reason, s, reason)
+			}
+		}
+		tried := "its first request was not answered, and is tried again for up to 15 minutes: 404 Not Found: busy"
+		check(a, Pending, tried)
+		check(b, Running, "")
+		c := job("c", "1")
+		want.set(a, b, c)
+		check(c, Pending, "jobs run one after the other: it waits for default/b")
+		time.Sleep(35 * time.Second)
+		check(a, Pending, tried)
+		check(b, Completed, "")
+		time.Sleep(patience + retryInterval)
+		check(a, Failed, "404 Not Found: busy")
+	})
+}
+
+// A job whose target comes to answer is run, without word of what failed before.
+func TestJobWaitsForItsTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := job("a", "1")
 		want := &desired{jobs: []Job{a}}
-		store := &texts{of: map[service.Key][]byte{a.Key: []byte("{")}}
-		j := NewJobs(JobsConfig{List: want.list, Target: func(*load.Job) Target { return target(&engine{status: 404}) }, Store: store, Log: slog.New(slog.DiscardHandler)})
-		ctx, cancel := context.WithCancel(t.Context())
-		go j.Run(ctx)
+		var there atomic.Bool
+		j := NewJobs(JobsConfig{List: want.list, Store: &texts{of: map[service.Key][]byte{}}, Log: slog.New(slog.DiscardHandler), Target: func(*load.Job) Target {
+			if there.Load() {
+				return target(&engine{first: time.Second, each: time.Second})
+			}
+			return target(&engine{status: 404})
+		}})
+		go j.Run(t.Context())
+		time.Sleep(time.Minute)
+		there.Store(true)
+		time.Sleep(retryInterval + 35*time.Second)
 		synctest.Wait()
-		if o := j.Outcome(a.Key, "1"); o.State != Running {
-			t.Errorf("its service may not be there yet: %+v", o)
-		}
-		time.Sleep(patience + retryInterval)
-		synctest.Wait()
-		if o := j.Outcome(a.Key, "1"); o.State != Failed || o.Reason != "404 Not Found: busy" {
+		if o := j.Outcome(a.Key, "1"); o.State != Completed || o.Reason != "" || o.Report.Points[0].Requests != 10 {
 			t.Errorf("%+v", o)
 		}
-		cancel()
-		synctest.Wait()
 	})
 }

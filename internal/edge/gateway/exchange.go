@@ -229,19 +229,29 @@ func (x *exchange) forward() error {
 	if err == nil || x.req.r.Context().Err() != nil {
 		return nil // the client is gone
 	}
-	failed := err
-	if ends := x.proxy.ends(); !ends.IsZero() && !time.Now().Before(ends) {
-		err, failed = fmt.Errorf("the route's timeout of %v is over", g.Handling().Timeout), nil // no fault of the replica's
-	}
-	x.proxy.warn("replica failed within its answer", "error", err)
-	x.gw.metrics.Cut(x.service)
+	x.cutShort(&out, err)
+	return nil
+}
+
+// cutShort ends an answer that has begun and will not be whole, because its replica failed
+// or its route's timeout is over.
+func (x *exchange) cutShort(out *relay, err error) {
+	g, end := x.proxy.grant, failure{status: http.StatusBadGateway, message: fmt.Sprintf("the replica failed within its answer: %v", err), code: codeReplicaFailed}
 	x.seen.Cut = err.Error()
-	g.Done(dispatch.Outcome{Failed: failed})
+	if ends := x.proxy.ends(); !ends.IsZero() && !time.Now().Before(ends) { // no fault of the replica's
+		end = failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("the answer did not end within the route's timeout of %v", g.Handling().Timeout), code: codeTimeout}
+		x.seen.Cut = end.message
+		x.proxy.warn("the route's timeout cut an answer off", "timeout", g.Handling().Timeout)
+		g.Done(dispatch.Outcome{})
+	} else {
+		x.proxy.warn("replica failed within its answer", "error", err)
+		x.gw.metrics.Cut(x.service)
+		g.Done(dispatch.Outcome{Failed: err})
+	}
 	if !out.events {
 		panic(http.ErrAbortHandler) // the only way to tell the client that the answer is not whole
 	}
-	out.errorEvent(fmt.Sprintf("the replica failed within its answer: %v", err))
-	return nil
+	out.errorEvent(&end)
 }
 
 // sendHeader sends the header of the replica's answer to the client.

@@ -113,7 +113,7 @@ func (x *exchange) serveGraph(g *routing.Graph) error {
 }
 
 func notWithin(who string, limit time.Duration) *failure {
-	return &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("%s did not answer within %v", who, limit), code: "timeout"}
+	return &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("%s did not answer within %v", who, limit), code: codeTimeout}
 }
 
 // stepHeader is the header of a step's request. A client says neither how deep it is nor

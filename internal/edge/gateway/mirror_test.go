@@ -104,15 +104,19 @@ func TestTimeoutsOfARoute(t *testing.T) {
 	p := pool("m", replicaServer(t, slow))
 	t.Cleanup(func() { close(end) }) // before the server waits for its requests
 	r.d.SetPool(p)
-	for _, h := range []routing.Handling{{Timeout: 50 * time.Millisecond}, {TryTimeout: 50 * time.Millisecond, Timeout: time.Hour}} {
+	for within, h := range map[string]routing.Handling{
+		"within the route's timeout of 50ms":                 {Timeout: 50 * time.Millisecond},
+		"within the 50ms that its route allows one endpoint": {TryTimeout: 50 * time.Millisecond, Timeout: time.Hour},
+	} {
 		handled(r, h)
 		begun := time.Now()
-		if a := r.send("POST", "/v1/completions", `{"model":"m","prompt":"hi"}`); a.code != http.StatusGatewayTimeout || time.Since(begun) < 50*time.Millisecond || !strings.Contains(a.body, "within") {
+		if a := r.send("POST", "/v1/completions", `{"model":"m","prompt":"hi"}`); a.code != http.StatusGatewayTimeout || time.Since(begun) < 50*time.Millisecond || !strings.Contains(a.body, within) {
 			t.Errorf("%+v: %d %s", h, a.code, a.body)
 		}
 	}
 	handled(r, routing.Handling{Timeout: 100 * time.Millisecond})
-	if a := r.send("POST", "/v1/chat/completions", `{"model":"m","messages":[],"stream":true}`); a.code != 200 || !strings.Contains(a.body, "event: error") {
+	if a := r.send("POST", "/v1/chat/completions", `{"model":"m","messages":[],"stream":true}`); a.code != 200 ||
+		!strings.Contains(a.body, "event: error\ndata: ") || !strings.Contains(a.body, "the answer did not end within the route's timeout of 100ms") || !strings.Contains(a.body, `"code":"timeout"`) || strings.Contains(a.body, "replica") {
 		t.Errorf("an answer that goes on longer than the route allows: %d %s", a.code, a.body)
 	}
 	s, _ := r.d.Status(routing.Service(p.Key))

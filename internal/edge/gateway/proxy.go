@@ -54,6 +54,24 @@ func (p *proxy) tryTimeout(g *dispatch.Grant) (limit time.Duration, ofRoute bool
 	return limit, ofRoute
 }
 
+// late says how long the last try could take to begin its answer, and who says so.
+func (p *proxy) late() string {
+	h := p.grant.Handling()
+	switch {
+	case !p.limitOfRoute:
+		return p.limit.String()
+	case p.limit == h.TryTimeout:
+		return fmt.Sprintf("the %v that its route allows one endpoint", p.limit)
+	}
+	return fmt.Sprintf("the route's timeout of %v", h.Timeout)
+}
+
+// codeTimeout is the code of an error for which nobody but a limit is to blame.
+const codeTimeout = "timeout"
+
+// codeReplicaFailed is the code of an error that is a replica's fault.
+const codeReplicaFailed = "replica_failed"
+
 // ends is when the whole answer must have come; zero for no such time.
 func (p *proxy) ends() time.Time {
 	if d := p.grant.Handling().Timeout; d > 0 {
@@ -102,17 +120,17 @@ func (p *proxy) send() (in incoming, out relay, err error) {
 		}
 		p.seen.Failed(err)
 		if errors.Is(err, errSlow) {
-			limit := p.limit
+			late := p.late()
 			if p.limitOfRoute && p.retrySlow() {
 				continue
 			}
-			p.warn("replica did not answer in time", "timeout", limit)
+			p.warn("replica did not answer in time", "within", late)
 			if p.limitOfRoute {
 				p.grant.Done(dispatch.Outcome{})
 			} else {
 				p.grant.Done(dispatch.Outcome{Failed: errSlow})
 			}
-			return in, out, &failure{status: http.StatusGatewayTimeout, message: fmt.Sprintf("the model did not begin its answer within %v", limit), code: "timeout"}
+			return in, out, &failure{status: http.StatusGatewayTimeout, message: "the model did not begin its answer within " + late, code: codeTimeout}
 		}
 		if err := p.retry(err); err != nil {
 			return in, out, err
@@ -212,7 +230,7 @@ func (p *proxy) retry(err error) error {
 }
 
 func replicaFailed(message string) error {
-	return &failure{status: http.StatusBadGateway, message: message, code: "replica_failed"}
+	return &failure{status: http.StatusBadGateway, message: message, code: codeReplicaFailed}
 }
 
 // retryAnswer tells the dispatcher of an answer that did not do the work, and

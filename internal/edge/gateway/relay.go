@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"mime"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -147,12 +146,12 @@ func (p *relay) send(b []byte) bool {
 }
 
 // errorEvent ends an event stream with what went wrong.
-func (p *relay) errorEvent(message string) {
+func (p *relay) errorEvent(of *failure) {
 	var b []byte
 	if p.broken {
 		b = append(b, "\n\n"...)
 	}
-	p.send(appendErrorEvent(b, surface.ErrorBody(p.to.surface, http.StatusBadGateway, message, "", "replica_failed")))
+	p.send(appendErrorEvent(b, surface.ErrorBody(p.to.surface, of.status, of.message, "", of.code)))
 }
 
 // appendErrorEvent appends an event with an error's body of one line.

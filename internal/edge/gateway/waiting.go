@@ -95,7 +95,7 @@ func (x *exchange) joinStream(in *incoming, out *relay) (joined bool, err error)
 		return true, nil
 	}
 	if in.status/100 == 2 {
-		return false, &failure{status: http.StatusBadGateway, code: "replica_failed",
+		return false, &failure{status: http.StatusBadGateway, code: codeReplicaFailed,
 			message: fmt.Sprintf("the replica answered %d without an event stream, although the request has \"stream\": true", in.status)}
 	}
 	in.body.SetPause(x.gw.cfg.StallTimeout)

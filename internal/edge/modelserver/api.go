@@ -16,7 +16,7 @@ import (
 type api struct {
 	models *service
 	wire   wire
-	ready  func() bool // of the server
+	lacks  func() string // why the server is not ready; "" where it is
 	// standby is the configuration's; nil: the server does not sleep.
 	standby func(asleep bool)
 	shared  bool // clients may register shared memory
@@ -27,9 +27,12 @@ func (a *api) getLive(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (a *api) getReady(w http.ResponseWriter, _ *http.Request) {
-	if !a.ready() {
-		// MLServer's clients expect 400.
-		writeBytes(w, http.StatusBadRequest, []byte(`{"ready":false,"live":true,"error":"the server is not ready"}`))
+	if why := a.lacks(); why != "" {
+		writeJSON(w, http.StatusBadRequest, struct { // which MLServer's clients expect
+			Ready bool   `json:"ready"`
+			Live  bool   `json:"live"`
+			Error string `json:"error"`
+		}{false, true, "the server is not ready: " + why})
 		return
 	}
 	writeBytes(w, http.StatusOK, []byte(`{"ready":true,"live":true}`))

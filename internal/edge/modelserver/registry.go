@@ -224,18 +224,17 @@ func (r *registry) modelReady(name, version string) (bool, error) {
 	return err == nil && s.live != nil && s.live.ready(), err
 }
 
-// ready reports whether every model that is to serve does.
-func (r *registry) ready() bool {
+// lacking lists the models that are to serve and do not, sorted.
+func (r *registry) lacking() (names []string) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for _, slots := range r.mu.models {
-		for _, s := range slots {
-			if s.live == nil && s.failed || s.live != nil && !s.live.ready() {
-				return false
-			}
+	for name, slots := range r.mu.models {
+		if slices.ContainsFunc(slots, func(s *slot) bool { return s.live == nil && s.failed || s.live != nil && !s.live.ready() }) {
+			names = append(names, name)
 		}
 	}
-	return true
+	slices.Sort(names)
+	return names
 }
 
 // listRouters finds the instances with routes; the lock is held.

@@ -21,9 +21,9 @@ const (
 )
 
 // newHandler is the HTTP interface.
-func newHandler(c Config, models *service, ready func() bool, meters *restMeters, log *slog.Logger) http.Handler {
+func newHandler(c Config, models *service, lacks func() string, meters *restMeters, log *slog.Logger) http.Handler {
 	w := wire{maxBody: c.Limits.MaxBodyBytes, writeTimeout: c.Limits.WriteTimeout, gzip: c.HTTP.Gzip}
-	table := routes(&api{models: models, wire: w, ready: ready, standby: c.Standby, shared: c.SharedMemory != ""}, &docs{models: models, wire: w})
+	table := routes(&api{models: models, wire: w, lacks: lacks, standby: c.Standby, shared: c.SharedMemory != ""}, &docs{models: models, wire: w})
 	if c.Metrics.Path != "" && c.Metrics.Port == NoPort {
 		table[c.Metrics.Path] = methods{http.MethodGet: c.Metrics.Registry.ServeHTTP}
 	}

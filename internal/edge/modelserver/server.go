@@ -16,9 +16,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/tensor"
 	"roundhouse.dev/roundhouse/internal/edge/modelserver/metrics"
 )
@@ -96,7 +98,7 @@ func New(c Config, repository Repository, engines []Engine, log *slog.Logger) (*
 		return nil, err
 	}
 	s := &Server{service: newService(c, newRegistry(repository, engines, c, models, log), log), config: c, tls: secure, loaded: make(chan struct{})}
-	s.handler = newHandler(c, s.service, s.Ready, rest, log)
+	s.handler = newHandler(c, s.service, s.lacks, rest, log)
 	s.transports = append(s.transports, &httpTransport{name: "HTTP", host: c.Host, port: c.HTTP.Port,
 		server: newHTTPServer(s.handler, c.Limits, log), tls: secure})
 	if c.Metrics.Path != "" && c.Metrics.Port != NoPort {
@@ -125,8 +127,35 @@ func (s *Server) Loaded() <-chan struct{} { return s.loaded }
 // Ready reports whether the server takes requests: its models have been tried, all
 // of those serve that were not unloaded by request, and it is not shutting down. A
 // model that is loaded later and fails changes nothing.
-func (s *Server) Ready() bool {
-	return s.started.Load() && !s.draining.Load() && s.registry.ready()
+func (s *Server) Ready() bool { return s.lacks() == "" }
+
+// Bounds of what a server that is not ready says.
+const (
+	maxLacking   = 5  // models by name
+	maxNameShown = 64 // bytes of a name
+)
+
+// lacks is why the server is not ready; "" where it is.
+func (s *Server) lacks() string {
+	switch {
+	case s.draining.Load():
+		return "it shuts down"
+	case !s.started.Load():
+		return "its models are being loaded"
+	}
+	names := s.registry.lacking()
+	if len(names) == 0 {
+		return ""
+	}
+	shown := names[:min(len(names), maxLacking)]
+	for i := range shown {
+		shown[i] = excerpt.Of(shown[i], maxNameShown)
+	}
+	text := strings.Join(shown, ", ")
+	if more := len(names) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + " cannot serve: GET /v2/models/NAME says why"
 }
 
 // Listen binds all addresses and returns that of HTTP. Run does it if need be;

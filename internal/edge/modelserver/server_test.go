@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -253,7 +254,7 @@ func TestReloadUnderLoad(t *testing.T) {
 
 func TestReady(t *testing.T) {
 	s := newSite(t, map[string]string{"m.fake": "fake broken"})
-	s.want(t, "GET /v2/health/ready", "", 400, `"ready":false`)
+	s.want(t, "GET /v2/health/ready", "", 400, `{"ready":false,"live":true,"error":"the server is not ready: its models are being loaded"}`)
 	if err := s.LoadAll(context.Background()); err == nil || !strings.Contains(err.Error(), "the file is broken") {
 		t.Errorf("LoadAll: %v", err)
 	}
@@ -531,6 +532,17 @@ func TestIdsInHeaders(t *testing.T) {
 	}
 }
 
+// TestReadyNamesFewModels: of many that cannot serve, some are named.
+func TestReadyNamesFewModels(t *testing.T) {
+	files := map[string]string{}
+	for i := range maxLacking + 3 {
+		name := fmt.Sprintf("m%d", i)
+		files[name+"/model-settings.json"], files[name+"/model.fake"] = settings("test.Fake", "model.fake", ""), "fake broken"
+	}
+	s := loaded(t, files)
+	s.want(t, "GET /v2/health/ready", "", 400, "not ready: m0, m1, m2, m3, m4 and 3 more cannot serve")
+}
+
 // TestReadyMeansAllModels: one that failed at the start keeps the server from being
 // ready until it loads; one that is added later and fails does not.
 func TestReadyMeansAllModels(t *testing.T) {
@@ -538,7 +550,8 @@ func TestReadyMeansAllModels(t *testing.T) {
 		"good/model-settings.json": settings("test.Fake", "model.fake", ""), "good/model.fake": "fake double",
 		"bad/model-settings.json": settings("test.Fake", "model.fake", ""), "bad/model.fake": "fake broken",
 	})
-	s.want(t, "GET /v2/health/ready", "", 400, "not ready")
+	s.want(t, "GET /v2/health/ready", "", 400, `{"ready":false,"live":true,"error":"the server is not ready: bad cannot serve: GET /v2/models/NAME says why"}`)
+	s.want(t, "GET /v2/models/bad", "", 400, "the file is broken")
 	s.want(t, "POST /v2/models/good/infer", ask, 200, "")
 	s.want(t, "POST /v2/repository/models/bad/load", "", 400, "broken")
 	s.want(t, "GET /v2/health/ready", "", 400, "not ready")

@@ -2,9 +2,11 @@ package dispatch
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/decide/picker"
@@ -40,6 +42,46 @@ func targetOf(r *Request, said routing.LatencyTarget) routing.LatencyTarget {
 		t.Each = routing.Milliseconds(routing.FirstOf(r.Header, routing.HeaderEach))
 	}
 	return t.Or(said)
+}
+
+// explainTarget is how long the answer may take and who says so, and which header says it
+// in vain.
+func explainTarget(r *Request, said routing.LatencyTarget) (lines []string) {
+	target, own := targetOf(r, said), targetOf(r, routing.LatencyTarget{})
+	var parts []string
+	add := func(what string, d, own time.Duration) {
+		by := "its route or objective"
+		if own > 0 {
+			by = "the request"
+		}
+		if d > 0 {
+			parts = append(parts, fmt.Sprintf("%s within %v, as %s says", what, d, by))
+		}
+	}
+	add("first token", target.First, own.First)
+	add("each further token", target.Each, own.Each)
+	if len(parts) > 0 {
+		lines = append(lines, "latency target: "+strings.Join(parts, "; "))
+	}
+	if r.Header == nil {
+		return lines
+	}
+	for _, names := range [][]string{routing.HeaderFirst, routing.HeaderEach} {
+		if v := routing.FirstOf(r.Header, names); v != "" && routing.Milliseconds(v) == 0 {
+			lines = append(lines, fmt.Sprintf("latency target: the header %s has no effect: %q is not a number of milliseconds above 0 and up to 24 hours", strings.ToLower(nameOf(r.Header, names)), excerpt.Of(v, 40)))
+		}
+	}
+	return lines
+}
+
+// nameOf is the first of the names that a request has.
+func nameOf(get func(string) string, names []string) string {
+	for _, name := range names {
+		if get(name) != "" {
+			return name
+		}
+	}
+	return ""
 }
 
 // left is what is left of the target; zero once it has been missed, when the request

@@ -146,9 +146,22 @@ func TestTargetsOfObjects(t *testing.T) {
 		if text := x.String(); !strings.Contains(text, "first token 0.1") || !strings.Contains(text, "each 0.0") || !strings.Contains(text, "none predicted to meet") {
 			t.Errorf("the prediction is not in:\n%s", text)
 		}
+		const stated = "\nlatency target: first token within 30ms, as its route or objective says\n"
+		if !strings.Contains(x.String(), stated) {
+			t.Errorf("the target is not in:\n%s", x)
+		}
 		x, err = d.Explain(Request{Model: "quick", Header: slo(routing.HeaderFirst[0], "900")})
-		if err != nil || x.Decision != admission.Admit {
+		if err != nil || x.Decision != admission.Admit || !strings.Contains(x.String(), "\nlatency target: first token within 900ms, as the request says\n") {
 			t.Errorf("%v %v", x, err)
+		}
+		for _, value := range []string{"abc", "-5", "0", "NaN", "1e12"} {
+			x, err = d.Explain(Request{Model: "quick", Header: slo(routing.HeaderFirst[1], value)})
+			if text := x.String(); err != nil || !strings.Contains(text, stated) || !strings.Contains(text, "the header x-slo-ttft-ms has no effect: \""+value+"\" is not a number of milliseconds") {
+				t.Errorf("%s: %v %v", value, text, err)
+			}
+		}
+		if x, err = d.Explain(Request{Model: "iris"}); err != nil || strings.Contains(x.String(), "latency target") {
+			t.Errorf("without a target: %v %v", x, err)
 		}
 	})
 }

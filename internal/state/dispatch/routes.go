@@ -275,6 +275,7 @@ func (g *Grant) twin() *Grant {
 func (g *Grant) explainHandling() (lines []string) {
 	h := g.handling
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	lines = append(lines, h.TimeoutLines()...)
 	for _, part := range []struct {
 		of      string
 		changes []routing.HeaderChange
@@ -303,7 +304,7 @@ func (g *Grant) explainHandling() (lines []string) {
 		}
 		add("hedge: %s; %s", text, g.route.left(p.Budget, g.pool.d.clock.Now()))
 	}
-	return lines
+	return append(lines, h.MirrorLines()...)
 }
 
 // left is a line about the budget.

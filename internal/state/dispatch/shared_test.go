@@ -326,6 +326,12 @@ func TestExplain(t *testing.T) {
 	if _, err := d.Explain(Request{Model: "nobody"}); err == nil {
 		t.Error("no error for a model nobody serves")
 	}
+	d.SetObjects([]routing.Object{&routing.Route{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: "r"}}, Models: []string{"r"}, Targets: []routing.Target{{Ref: routing.Service(iris), Weight: 1}},
+		Handling: routing.Handling{Timeout: 10 * time.Second, TryTimeout: 5 * time.Second, Mirrors: []routing.Mirror{{Ref: routing.PoolRef(service.ParseKey("sink")), PerMillion: routing.Whole}}}}})
+	x, err = d.Explain(Request{Model: "r"})
+	if s := x.String(); err != nil || !strings.Contains(s, "timeout: 10s for the whole answer\ntry timeout: 5s until a replica begins its answer\nmirror: 100 % of requests to pool default/sink\n") {
+		t.Errorf("%v\n%s", err, s)
+	}
 }
 
 func TestSubset(t *testing.T) {

@@ -260,7 +260,7 @@ func (d *Dispatcher) Explain(r Request) (Explanation, error) {
 	}
 	g := p.grant(&r, t)
 	defer func() { scratch.Put(g.hash) }()
-	x := Explanation{Route: t.Why(), Pool: p.id, Priority: t.Priority, Model: t.Model, Handling: g.explainHandling()}
+	x := Explanation{Route: t.Why(), Pool: p.id, Priority: t.Priority, Model: t.Model, Handling: append(g.explainHandling(), explainTarget(&r, t.Latency)...)}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

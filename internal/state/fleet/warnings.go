@@ -5,19 +5,45 @@ import (
 	"slices"
 	"strings"
 
+	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/credentials"
+	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // Warnings are those of objects as they are applied: choices left to age and name,
-// levels of sleep that an engine lacks, formats that no runtime lists, and secrets of
-// models that are not there.
+// levels of sleep that an engine lacks, formats that no runtime lists, and benchmarks of
+// services and secrets of models that are not there.
 func (f *Fleet) Warnings(objects []Object) []string {
 	_, tolerated := Conflicts(objects)
 	applied := known(f.Objects(runtimeKind), f.cfg.Catalog)
-	return slices.Concat(tolerated, MissingLevels(objects, f.cfg.Catalog), UnknownFormats(objects, applied), f.missingSecrets(objects))
+	var services []service.Key
+	for _, st := range f.List() {
+		services = append(services, st.Object.Key)
+	}
+	return slices.Concat(tolerated, MissingLevels(objects, f.cfg.Catalog), UnknownFormats(objects, applied), MissingSubjects(objects, services), f.missingSecrets(objects))
+}
+
+// MissingSubjects warns of benchmarks of a service that is neither among the objects nor
+// one of services.
+func MissingSubjects(objects []Object, services []service.Key) (warnings []string) {
+	existing := slices.Clone(services)
+	for _, o := range objects {
+		if o.Service != nil {
+			existing = append(existing, o.Key)
+		}
+	}
+	for _, o := range objects {
+		if o.Benchmark == nil || o.Benchmark.URL != "" {
+			continue
+		}
+		if why := route.Missing(routing.Service(o.Benchmark.Service), existing, nil); why != "" {
+			warnings = append(warnings, o.warning("spec.endpoint.inferenceService: "+why))
+		}
+	}
+	return warnings
 }
 
 // missingSecrets warns of models whose secret, which may be missing, is: neither among

@@ -12,15 +12,15 @@ import (
 
 // httpTimeouts are durations as the Gateway API writes them.
 type httpTimeouts struct {
-	Request        *string `json:"request"`
-	BackendRequest *string `json:"backendRequest"`
+	Request        *strict.Duration `json:"request"`
+	BackendRequest *strict.Duration `json:"backendRequest"`
 }
 
 // httpRetry is which answers are asked for again.
 type httpRetry struct {
-	Codes    []int   `json:"codes"`
-	Attempts *int    `json:"attempts"`
-	Backoff  *string `json:"backoff"`
+	Codes    []int            `json:"codes"`
+	Attempts *int             `json:"attempts"`
+	Backoff  *strict.Duration `json:"backoff"`
 }
 
 type httpMirror struct {
@@ -82,13 +82,18 @@ func readHandling(r *manifest.Reader, path, namespace string, in *httpRule, out 
 }
 
 // readDuration reads a timeout; 0s and nothing are no timeout.
-func readDuration(r *manifest.Reader, path string, text *string) time.Duration {
+func readDuration(r *manifest.Reader, path string, text *strict.Duration) time.Duration {
 	if text == nil {
 		return 0
 	}
-	d, err := time.ParseDuration(*text)
-	if err != nil || !duration.MatchString(*text) {
-		r.Errorf(path, "%q is not a duration: write 10s or 1m30s", manifest.Clip(*text))
+	written := string(*text)
+	d, err := time.ParseDuration(written)
+	switch {
+	case err == nil && duration.MatchString(written):
+	case duration.MatchString(written + "s"):
+		r.Errorf(path, "%q has no unit: write %ss for seconds", manifest.Clip(written), manifest.Clip(written))
+	default:
+		r.Errorf(path, "%q is not a duration: write 10s or 1m30s", manifest.Clip(written))
 	}
 	return d
 }

@@ -46,6 +46,9 @@ func isString(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && (tag == "!!str" || tag == "!!timestamp")
 }
 
+// Duration is a string that says how long, with a unit: a number alone is none.
+type Duration string
+
 // scalar checks a scalar against a basic type.
 func (d *decoder) scalar(n *yaml.Node, t reflect.Type, path string) (any, bool) {
 	switch t.Kind() {
@@ -71,6 +74,9 @@ func (d *decoder) scalar(n *yaml.Node, t reflect.Type, path string) (any, bool) 
 		if isString(n) {
 			return n.Value, true
 		}
+		if t == reflect.TypeFor[Duration]() {
+			return d.mismatch(n, path, "a duration such as 10s or 1m30s")
+		}
 		return d.mismatch(n, path, "a string")
 	}
 	return d.mismatch(n, path, t.String())
@@ -78,8 +84,11 @@ func (d *decoder) scalar(n *yaml.Node, t reflect.Type, path string) (any, bool) 
 
 func (d *decoder) mismatch(n *yaml.Node, path, want string) (any, bool) {
 	hint := ""
-	if want == "a string" && n.Kind == yaml.ScalarNode {
+	switch {
+	case want == "a string" && n.Kind == yaml.ScalarNode:
 		hint = fmt.Sprintf(": write %q in quotes", excerpt.Of(n.Value, 60))
+	case strings.HasPrefix(want, "a duration") && n.ShortTag() == "!!int" && n.Kind == yaml.ScalarNode:
+		hint = fmt.Sprintf(": write %ss for seconds", excerpt.Of(n.Value, 60))
 	}
 	d.problem(n, path, "expected %s, got %s%s", want, describe(n), hint)
 	return nil, false

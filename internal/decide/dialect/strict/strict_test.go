@@ -37,6 +37,7 @@ type outer struct {
 	Port   intstr.IntOrString       `json:"port"`
 	When   metav1.Time              `json:"when"`
 	Wait   metav1.Duration          `json:"wait"`
+	Pause  Duration                 `json:"pause"`
 	Env    []corev1.EnvVar          `json:"env"`
 	Spec   *corev1.PodSpec          `json:"spec"`
 	Skip   string                   `json:"-"`
@@ -144,7 +145,8 @@ func TestProblems(t *testing.T) {
 		{"map: {a: {dep: b}}", `1:11 map[a].dep: unknown field; did you mean "deep"?`},
 		{"limits: {cpu: 1x}", `1:15 limits[cpu]: expected a quantity such as 500m, 2 or "16Gi", got "1x"`},
 		{"limits: {cpu: {a: b}}", `1:15 limits[cpu]: expected a quantity such as 500m, 2 or "16Gi", got a mapping`},
-		{"wait: 90", "1:7 wait: expected a duration such as 90s, 5m or 1h30m, got the number 90"},
+		{"wait: 90", "1:7 wait: expected a duration such as 90s, 5m or 1h30m, got the number 90: write 90s for seconds"},
+		{"pause: 5", "1:8 pause: expected a duration such as 10s or 1m30s, got the number 5: write 5s for seconds"},
 		{"when: noon", `1:7 when: expected a time such as 2006-01-02T15:04:05Z, got "noon"`},
 		{"port: 1.5", "1:7 port: expected an integer or a string, got the number 1.5"},
 		{"Skip: a", `1:1 Skip: unknown field`},
