@@ -138,24 +138,7 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	if r.rev.Image == "" {
 		return fmt.Errorf(f.what+" %s: the image that fetches it is not known: give the controller --image", service.RedactURI(f.uri))
 	}
-	at := f.at
-	if mountAt(main, at) == nil {
-		at = cmp.Or(f.folder, at)
-	}
-	mount := corev1.VolumeMount{Name: f.volume, MountPath: at}
-	own := mountAt(main, at)
-	shared := own == nil && f.fetcher == Fetcher && !f.part && r.rev.Delivery.Store != ""
-	switch {
-	case own != nil:
-		mount = *own // a volume of the user's, such as a cache, takes the model
-		mount.ReadOnly = false
-	case shared:
-		mount.MountPath = storePath
-		r.share(pod, main)
-	default:
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: f.volume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: at, ReadOnly: true})
-	}
+	mount, shared := r.place(pod, main, f)
 	args := []string{"pull", f.uri, "--out", f.at}
 	if f.merge {
 		args = append(args, "--merge")
@@ -195,6 +178,29 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	}
 	pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
 	return nil
+}
+
+// place mounts for the server what the files lie in, and returns the mount of the
+// container that fetches them, and whether it is the node's store.
+func (r *renderer) place(pod *corev1.PodSpec, main *corev1.Container, f files) (mount corev1.VolumeMount, shared bool) {
+	at := f.at
+	if mountAt(main, at) == nil {
+		at = cmp.Or(f.folder, at)
+	}
+	if own := mountAt(main, at); own != nil { // a volume of the user's, such as a cache, or of another part
+		mount = *own
+		mount.ReadOnly = false
+		return mount, false
+	}
+	mount = corev1.VolumeMount{Name: f.volume, MountPath: at}
+	if f.fetcher == Fetcher && !f.part && r.rev.Delivery.Store != "" {
+		mount.MountPath = storePath
+		r.share(pod, main)
+		return mount, true
+	}
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: f.volume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: f.volume, MountPath: at, ReadOnly: true})
+	return mount, false
 }
 
 // credentialNames are the variables that reading a model looks at, and

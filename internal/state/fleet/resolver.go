@@ -12,7 +12,6 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
@@ -298,10 +297,8 @@ func (r *resolver) model(ctx context.Context, o Object) (resolvedModel, error) {
 	var model *service.Model
 	if base != nil && src.URI == "" { // its secret opens its own files alone
 		model = base.Model
-		if credentials.NamespaceOf(model) == o.Key.Namespace {
-			m.secret = model.Secret
-		}
 	}
+	m.secret = secretInPods(model, o.Key.Namespace)
 	if m.credentials, err = r.credentials(o.Service, model, m.uri); err != nil {
 		return m, err
 	}

@@ -42,6 +42,15 @@ func (r *resolver) credentials(s *service.Service, model *service.Model, uri str
 	return c, err
 }
 
+// secretInPods is the secret that a model object names, where pods of a namespace may
+// have it; nil else.
+func secretInPods(model *service.Model, namespace string) *service.SecretKey {
+	if model == nil || credentials.NamespaceOf(model) != namespace {
+		return nil
+	}
+	return model.Secret
+}
+
 // open puts together what files are fetched with.
 func (r *resolver) open(f service.Files) (credentials.Opened, error) {
 	return credentials.Open(f, func(name string) (*service.Secret, bool) {
