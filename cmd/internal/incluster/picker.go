@@ -177,10 +177,11 @@ func (p *pickerPools) follow(log *slog.Logger) (cache.Cache, *objects.Source, er
 	return c, source, err
 }
 
-// picked reports whether a kind is an InferencePool, or belongs to one. Of another
-// cluster's pool the endpoints are picked there.
+// picked reports whether a kind is an InferencePool, or belongs to one: a picker may read
+// no others, and waits for all that it reads. Of another cluster's pool the endpoints are
+// picked there.
 func picked(k *objects.Kind) bool {
-	return k.Dialect() == service.DialectGateway && k.Kind != "HTTPRoute" && k.Kind != "InferencePoolImport"
+	return (strings.HasPrefix(k.Group, "inference.") || k.Group == "llm-d.ai") && k.Dialect() == service.DialectGateway && k.Kind != "InferencePoolImport"
 }
 
 // pickerPools are the InferencePools that are picked for, and what belongs to

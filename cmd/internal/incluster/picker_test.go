@@ -26,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/test/loopback"
 )
 
@@ -355,5 +356,29 @@ func TestPickerUsage(t *testing.T) {
 		if err := RunPicker(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// TestPickedKinds: a picker reads the kinds that its role in the chart lists, and none
+// besides: it would wait for those for ever.
+func TestPickedKinds(t *testing.T) {
+	listed := map[string]bool{}
+	for _, group := range []string{"inference.networking.k8s.io", "inference.networking.x-k8s.io"} {
+		for _, kind := range []string{"InferencePool", "InferenceModel", "InferenceObjective", "InferenceModelRewrite"} {
+			listed[group+"/"+kind] = true
+		}
+	}
+	listed["llm-d.ai/InferenceObjective"], listed["llm-d.ai/InferenceModelRewrite"] = true, true
+	pools := 0
+	for _, k := range objects.Kinds {
+		if name := k.Group + "/" + k.Kind; picked(k) && !listed[name] {
+			t.Errorf("%s is read, and not listed", name)
+		}
+		if picked(k) && k.Kind == "InferencePool" {
+			pools++
+		}
+	}
+	if pools == 0 {
+		t.Error("no InferencePool is read")
 	}
 }
