@@ -121,8 +121,8 @@ var interpreters = []string{"sh", "bash", "python", "node", "java", "perl", "rub
 // engine, "" when it can. What only a cluster has is named rather than left out:
 // without it the container would not be what its author wrote.
 func (p part) uncontained(h Host) string {
-	if p.role == service.RoleRouter || p.role == service.RoleTransformer {
-		return "a " + string(p.role) + " calls the service's other roles on this machine's loopback, which a container does not reach"
+	if p.role == service.RoleRouter || p.role == service.RoleTransformer || p.role == service.RoleExplainer {
+		return "the " + string(p.role) + " calls the service's other roles on this machine's loopback, which a container does not reach"
 	}
 	if gpus, _ := p.needs(); gpus > 0 && h.Containers.NoGPUs != "" {
 		return h.Containers.NoGPUs

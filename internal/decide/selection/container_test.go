@@ -92,9 +92,13 @@ func TestContained(t *testing.T) {
 			}
 		})
 	}
-	router := service.Components{Router: engineOf(nil).Engine}
-	if rule := HostRule(router, podman); rule.Pass || !strings.Contains(rule.Why, "a router calls") {
-		t.Errorf("%+v", rule)
+	// Who calls the service's other roles is none.
+	for _, role := range []service.Role{service.RoleRouter, service.RoleTransformer, service.RoleExplainer} {
+		var caller service.Components
+		caller.Set(role, engineOf(nil).Engine)
+		if rule := HostRule(caller, podman); rule.Pass || !strings.Contains(rule.Why, "the "+string(role)+" calls") {
+			t.Errorf("%+v", rule)
+		}
 	}
 }
 

@@ -276,7 +276,7 @@ var Notes = manifest.Notes{
 	},
 	reflect.TypeFor[extension](): {
 		"scaleMetricType":    manifest.Never("has no effect: a target is always an average per replica"),
-		"deploymentStrategy": manifest.OnProcess(manifest.NoPod),
+		"deploymentStrategy": manifest.Never(manifest.NoStrategy),
 	},
 	reflect.TypeFor[autoScaling](): {
 		"behavior": manifest.Never("has no effect: Roundhouse's own autoscaler decides how fast the count changes"),

@@ -260,9 +260,9 @@ var Notes = manifest.Notes{
 	reflect.TypeFor[inferenceServiceSpec](): {"kedaConfig": manifest.Never(noKEDA)},
 	reflect.TypeFor[extension](): {
 		"kedaConfig":         manifest.Never(noKEDA),
-		"minAvailable":       manifest.OnProcess(manifest.NoPod),
-		"maxUnavailable":     manifest.OnProcess(manifest.NoPod),
-		"deploymentStrategy": manifest.OnProcess(manifest.NoPod),
+		"minAvailable":       manifest.Never(manifest.NoBudget),
+		"maxUnavailable":     manifest.Never(manifest.NoBudget),
+		"deploymentStrategy": manifest.Never(manifest.NoStrategy),
 	},
 	reflect.TypeFor[supportedFormat](): {
 		"modelType": manifest.Never("has no effect: runtimes are matched by format, framework, architecture, quantization and diffusion pipeline"),

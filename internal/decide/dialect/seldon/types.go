@@ -156,7 +156,7 @@ var Notes = manifest.Notes{
 		"service_port": manifest.Never("has no effect: write httpPort or grpcPort"),
 	},
 	reflect.TypeFor[pod](): {
-		"pdbSpec": manifest.OnProcess(manifest.NoPod),
+		"pdbSpec": manifest.Never(manifest.NoBudget),
 	},
 	reflect.TypeFor[keda](): {
 		"pollingInterval": manifest.Never(noTriggers), "advanced": manifest.Never(noTriggers),
