@@ -81,7 +81,7 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *sl
 			return err
 		}
 	}
-	uri, by, err := fromStorage(uri)
+	uri, by, unread, err := fromStorage(uri)
 	if err != nil {
 		return err
 	}
@@ -110,6 +110,9 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *sl
 		}
 	}
 	err = pull(uri, out, logs, fetch)
+	if unread != "" && artifact.Distrusted(err) {
+		return fmt.Errorf("%w; %s", err, unread)
+	}
 	if from := os.Getenv("ROUNDHOUSE_CREDENTIALS"); from != "" && artifact.Denied(err) {
 		return fmt.Errorf("%w; the credentials are those of %s", err, from)
 	}
@@ -168,21 +171,22 @@ const (
 
 // fromStorage sets the variables of the store that KServe's storage names, and
 // returns the URI of uri in it, and what its certificates are checked by; nil for what
-// those of others are. Without a storage that is uri.
-func fromStorage(uri string) (string, *artifact.Credentials, error) {
+// those of others are. Without a storage that is uri. unread says where the storage names
+// authorities that this pod does not have, and what to do.
+func fromStorage(uri string) (_ string, _ *artifact.Credentials, unread string, _ error) {
 	said := map[string]string{}
 	for _, name := range []string{storageConfig, storageOverride} {
 		var one map[string]string
 		if raw := os.Getenv(name); raw != "" && json.Unmarshal([]byte(raw), &one) != nil {
-			return "", nil, fmt.Errorf("%s is not a JSON object of strings: correct the key of the secret or the parameters that it comes from", name)
+			return "", nil, "", fmt.Errorf("%s is not a JSON object of strings: correct the key of the secret or the parameters that it comes from", name)
 		}
 		maps.Copy(said, one)
 	}
 	uri, variables, err := credentials.InStore(uri, said)
 	if err != nil {
-		return "", nil, err
+		return "", nil, "", err
 	}
-	delete(variables, "cabundle_configmap") // the kubelet alone could mount it
+	unread = authorities(variables)
 	var by *artifact.Credentials
 	if a, u := variables[credentials.Authorities], variables[credentials.Unverified] != ""; a != "" || u {
 		by = &artifact.Credentials{Authorities: a, Unverified: u}
@@ -191,15 +195,39 @@ func fromStorage(uri string) (string, *artifact.Credentials, error) {
 	}
 	if variables["AWS_ACCESS_KEY_ID"] != "" {
 		if err := os.Unsetenv("AWS_SESSION_TOKEN"); err != nil { // one of other keys
-			return "", nil, err
+			return "", nil, "", err
 		}
 	}
 	for variable, v := range variables {
 		if err := os.Setenv(variable, v); err != nil {
-			return "", nil, fmt.Errorf("storage: %s: %w", variable, err)
+			return "", nil, "", fmt.Errorf("storage: %s: %w", variable, err)
 		}
 	}
-	return uri, by, nil
+	return uri, by, unread, nil
+}
+
+// authorities takes out of a storage's variables the authorities that this pod does not
+// have: a ConfigMap, which the kubelet alone can mount, and a file that is not here. Those
+// that the pod has been given, by an annotation, count in their place; where there are
+// none, unread says what to do.
+func authorities(variables map[string]string) (unread string) {
+	const file, configMap = "SSL_CERT_FILE", credentials.ConfigMapMember
+	member := ""
+	if at := variables[file]; at != "" {
+		if _, err := os.Stat(at); err != nil {
+			delete(variables, file)
+			member = "ca_bundle"
+		}
+	}
+	if variables[configMap] != "" {
+		member = configMap
+	}
+	delete(variables, configMap)
+	if member == "" || variables[credentials.Authorities] != "" || variables[file] != "" || os.Getenv(file) != "" {
+		return ""
+	}
+	return fmt.Sprintf("the storage's %s names authorities that this pod does not have, since only the kubelet reads its secret: "+
+		"name their ConfigMap in the annotation %s of the service or its service account, or write the certificates into ca_bundle, in PEM", member, credentials.AuthoritiesAnnotation)
 }
 
 // hubDefault is the Hub that a cluster's controller names to the containers that

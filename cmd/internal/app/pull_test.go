@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -116,6 +117,39 @@ func TestPullSaysWhoseCredentials(t *testing.T) {
 		if err == nil || strings.HasSuffix(err.Error(), "; the credentials are those of the secret s3") != want {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// TestPullLacksAuthorities: where a storage names authorities that a pod cannot have, a
+// certificate that nobody vouches for is told with what to do, and without the name, which
+// is the secret's.
+func TestPullLacksAuthorities(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	for _, c := range []struct{ name, more, given, says string }{
+		{"a ConfigMap", `"cabundle_configmap":"s3cr3t"`, "", "the storage's cabundle_configmap names authorities that this pod does not have"},
+		{"and where KServe has it", `"cabundle_configmap":"s3cr3t","ca_bundle":"/s3cr3t/ca.crt"`, "", "the storage's cabundle_configmap names"},
+		{"a file of another container", `"ca_bundle":"/s3cr3t/ca.crt"`, "", "the storage's ca_bundle names"},
+		{"the annotation's besides", `"cabundle_configmap":"s3cr3t","ca_bundle":"/s3cr3t/ca.crt"`, "/etc/ssl/custom-certs/cabundle.crt", ""},
+		{"none", `"region":"eu-1"`, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			noStorage(t)
+			t.Setenv("SSL_CERT_FILE", c.given)
+			t.Setenv(storageConfig, `{"type":"s3","bucket":"models","endpoint_url":"`+server.URL+`","access_key_id":"AKID","secret_access_key":"s",`+c.more+`}`)
+			_, err := pullTo(t, "storage://iris", filepath.Join(t.TempDir(), "m"), false)
+			if err == nil || !strings.Contains(err.Error(), "certificate") || strings.Contains(err.Error(), "s3cr3t") {
+				t.Fatal(err)
+			}
+			if told := strings.Contains(err.Error(), "serving.kserve.io/s3-cabundle-configmap"); told != (c.says != "") || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+			if at := os.Getenv("SSL_CERT_FILE"); at != c.given {
+				t.Errorf("the authorities are those of %q, want %q", at, c.given)
+			}
+		})
 	}
 }
 

@@ -182,7 +182,7 @@ func TestAuthorities(t *testing.T) {
 				t.Error("what the store sends is shared with all")
 			}
 			for name := range got.Variables {
-				if name == Authorities || name == Unverified || name == configMapMember || name == "SSL_CERT_FILE" {
+				if name == Authorities || name == Unverified || name == ConfigMapMember || name == "SSL_CERT_FILE" {
 					t.Errorf("%s is a variable", name)
 				}
 			}

@@ -107,8 +107,8 @@ func opening(kind string, said map[string]string) (map[string]string, error) {
 	} else if isPEM(said["certificate"]) { // ModelMesh's
 		out[Authorities] = said["certificate"]
 	}
-	if v := said[configMapMember]; v != "" {
-		out[configMapMember] = v
+	if v := said[ConfigMapMember]; v != "" {
+		out[ConfigMapMember] = v
 	}
 	if unverified(said["verify_ssl"]) {
 		out[Unverified] = "true"
@@ -237,10 +237,10 @@ func (o *Opened) held(f service.Files, find func(name string) (*service.Secret, 
 // vouched takes what a storage says of its store's certificate. at says which storage it
 // is; the ConfigMap that it names takes the place of another.
 func (o *Opened) vouched(stored map[string]string, at string, authorities named) (named, error) {
-	if v := stored[configMapMember]; v != "" {
-		authorities = named{v, configMapMember + " " + at}
+	if v := stored[ConfigMapMember]; v != "" {
+		authorities = named{v, ConfigMapMember + " " + at}
 	} else if stored["SSL_CERT_FILE"] != "" && authorities.name == "" && stored[Authorities] == "" {
-		return named{}, errors.New("storage: ca_bundle " + at + " is a file of containers: write the certificates themselves in its place, in PEM, or name a ConfigMap with the key " + service.AuthoritiesKey + " in " + configMapMember)
+		return named{}, errors.New("storage: ca_bundle " + at + " is a file of containers: write the certificates themselves in its place, in PEM, or name a ConfigMap with the key " + service.AuthoritiesKey + " in " + ConfigMapMember)
 	}
 	o.Authorities, o.Unverified = stored[Authorities], o.Unverified || stored[Unverified] != ""
 	return authorities, nil
@@ -260,9 +260,9 @@ func (e *noBundleError) Error() string {
 // NotExist reports that another try finds nothing else.
 func (*noBundleError) NotExist() bool { return true }
 
-// configMapMember names in a storage the ConfigMap with the authorities of its store's
+// ConfigMapMember names in a storage the ConfigMap with the authorities of its store's
 // certificate.
-const configMapMember = "cabundle_configmap"
+const ConfigMapMember = "cabundle_configmap"
 
 // keyed adds to vars those that are keys of secrets, and returns which these are.
 func keyed(f service.Files, scheme string, find func(name string) (*service.Secret, bool), vars map[string]string) (from []string, err error) {

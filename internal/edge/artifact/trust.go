@@ -71,6 +71,10 @@ func (t *trusts) of(ctx context.Context, c *http.Client) (*http.Client, error) {
 
 var errNoAuthorities = errors.New("the authorities that are given for the store are not certificates in PEM: correct the ConfigMap or the secret that has them")
 
+// Distrusted reports whether nobody vouches for the certificate of the server that an
+// error is of.
+func Distrusted(err error) bool { return distrusted(err) }
+
 // distrusted reports whether nobody vouches for the certificate of a server.
 func distrusted(err error) bool {
 	var cert *tls.CertificateVerificationError
