@@ -14,13 +14,21 @@ import (
 )
 
 // runBeside is a transformer or an explainer as anybody may write one, with KServe's
-// arguments: it asks its predictor and says who answers. This test's own binary is the
-// program.
+// arguments: it asks its predictor and says who answers, in its own words or in those of
+// files. This test's own binary is the program.
 func runBeside(args []string) {
 	flags := flag.NewFlagSet("beside", flag.ExitOnError)
 	name, predictor := flags.String("model_name", "", ""), flags.String("predictor_host", "", "")
-	port, says := flags.String("http_port", "", ""), flags.String("says", "", "")
+	port, says, files := flags.String("http_port", "", ""), flags.String("says", "", ""), flags.String("says_files", "", "")
 	_ = flags.Parse(args)
+	for file := range strings.FieldsFuncSeq(*files, func(r rune) bool { return r == ',' }) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "beside:", err)
+			os.Exit(1)
+		}
+		*says += string(b)
+	}
 	err := http.ListenAndServe("127.0.0.1:"+*port, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, err := http.Post("http://"+*predictor+"/v1/models/"+*name+":predict", "application/json", r.Body)
 		if err != nil {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -70,6 +71,91 @@ spec:
 		left, _ := filepath.Glob(filepath.Join(n.dir, "processes", "models", "*"))
 		return len(left) == 0, strings.Join(left, " ")
 	})
+}
+
+// TestStorageURIsBeside: a transformer and an explainer get files of their own, each with
+// the secrets of its own service account, and no others.
+func TestStorageURIsBeside(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := openBucket(t, map[string]string{"AKIDOWN": ownSecret})
+	store.objects["words/words.txt"], store.objects["more/more.txt"], store.objects["same/words.txt"] = []byte("resized "), []byte("by one"), []byte("another")
+	notes := t.TempDir()
+	write(t, notes, "notes.txt", "explained")
+	n := newNode(t)
+	n.env = append(n.env, "AWS_EC2_METADATA_DISABLED=true", "AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY=", "AWS_ENDPOINT_URL="+store.url, "AWS_REGION=eu-south-9")
+	n.up()
+	beside := func(role, account, files, uris string) string {
+		return fmt.Sprintf("  %s:\n    minReplicas: 0\n    containers:\n    - {name: kserve-container, image: example/x:1, command: [sh, -c, %q, sh], args: [--says_files, %q]}\n%s    storageUris: [%s]\n",
+			role, "exec "+self+` beside "$@"`, files, account, uris)
+	}
+	manifest := func(account, second, at string) string {
+		return `apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {AWS_ACCESS_KEY_ID: AKIDOWN, AWS_SECRET_ACCESS_KEY: ` + ownSecret + `, AWS_ENDPOINT_URL: "` + store.url + `", AWS_REGION: eu-south-9}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: own}
+secrets: [{name: keys}]
+---
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: full}
+spec:
+  predictor:
+    minReplicas: 0
+    model: {modelFormat: {name: xgboost}, storageUri: "` + modelURI("iris.ubj") + `"}
+` + beside("transformer", account, "/mnt/models/words.txt,/mnt/models/more/more.txt", `{uri: "s3://models/words"}, {uri: "`+second+`", mountPath: `+at+`}`) +
+			beside("explainer", "", "/opt/notes/notes.txt", `{uri: "file://`+notes+`", mountPath: /opt/notes}`)
+	}
+	apply := func(text string) { n.do("apply", "-f", write(t, t.TempDir(), "beside.yaml", text)) }
+	const own, body = "    serviceAccountName: own\n", `{"instances":[[5.1,3.5,1.4,0.2]]}`
+	says := func(verb, want string) {
+		t.Helper()
+		eventually(t, verb+" says "+want, func() (bool, string) {
+			a := n.post("/v1/models/full:"+verb, body)
+			return a.status == http.StatusOK && strings.Contains(a.body, `"by":"`+want+`"`) && strings.Contains(a.body, `"predictions"`), a.String() + n.do("describe", "full")
+		})
+	}
+	more := manifest(own, "s3://models/more", "/mnt/models/more")
+	apply(more)
+	says("predict", "resized by one")
+	says("explain", "explained")
+
+	// Other files of the same path are another revision's.
+	write(t, notes, "notes.txt", "explained anew")
+	apply(more)
+	says("explain", "explained anew")
+
+	// What two of them bring is told.
+	refused := func(what, want string) {
+		t.Helper()
+		eventually(t, what, func() (bool, string) {
+			d := n.do("describe", "full")
+			return strings.Contains(d, want), d
+		})
+	}
+	apply(strings.Replace(manifest(own, "s3://models/same", "/mnt/models"), "minReplicas: 0\n    containers", "minReplicas: 1\n    containers", 1))
+	refused("the file that both bring is named", "s3://models/words and s3://models/same both have words.txt: give each URI a mountPath of its own")
+	store.mu.Lock()
+	asked := len(store.asked)
+	store.mu.Unlock()
+	if asked != 1 {
+		t.Errorf("the store was asked with %d keys, want those of the transformer's account alone", asked)
+	}
+
+	// Without that account its keys do not count.
+	n.do("delete", "service", "full")
+	apply(strings.Replace(manifest("", "s3://models/else", "/mnt/models/else"), "minReplicas: 0\n    containers", "minReplicas: 1\n    containers", 1))
+	refused("it has no keys", "s3://models/words: 403 Forbidden")
+	if shown := n.do("get", "full", "-o", "yaml") + n.do("describe", "full") + n.logs.String() + n.out.String(); strings.Contains(shown, ownSecret) {
+		t.Error("a secret is shown")
+	}
 }
 
 // TestStoreAuthorities: a store whose certificate an authority of its own signed is read

@@ -207,6 +207,7 @@ spec:
     minReplicas: 1
     containers:
     - {name: kserve-container, image: roundhouse.local/server:e2e, imagePullPolicy: Never, args: [transformer]}
+    storageUris: [{uri: pvc://models/iris.ubj, mountPath: /mnt/own/iris.ubj}]
 `))
 	r := request{p.address, "flowers." + shapes + "." + domain, "/v1/models/flowers:predict", `{"instances":[[0.2,1.4,3.5,5.1]]}`, predicts(irisClass, 3)}
 	p.await(ctx, kserveService, shapes, "flowers", "known", known)
@@ -216,6 +217,9 @@ spec:
 		p.t.Errorf("TransformerReady is %v", condition(u, "TransformerReady"))
 	}
 	pods := byRole(p.awaitReplicas(ctx, shapes, "flowers", 2))
+	if !slices.ContainsFunc(pods["transformer"].Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/mnt/own/iris.ubj" && m.ReadOnly }) {
+		p.t.Errorf("the transformer has no files of its own: %+v", pods["transformer"].Spec.Containers[0].VolumeMounts)
+	}
 	// The predictor by itself says otherwise: the row is the wrong way round.
 	direct := r
 	direct.address = net.JoinHostPort(pods["engine"].Status.PodIP, "8080")

@@ -154,12 +154,13 @@ func (n *node) modelsInUse() []string {
 	paths := n.platform.Models()
 	for _, st := range n.fleet.List() {
 		for r := st.Revision; r != nil; r = r.Before {
-			if r.Model.Verbatim {
-				continue
-			}
-			paths = n.inUse(paths, r.Model.Credentials.Of(r.Model.URI))
-			for _, uri := range r.Model.Others() {
-				paths = n.inUse(paths, r.Model.Credentials.Of(uri))
+			for _, m := range r.Models() {
+				if m.Verbatim {
+					continue
+				}
+				for _, uri := range append([]string{m.URI}, m.Others()...) {
+					paths = n.inUse(paths, m.Credentials.Of(uri))
+				}
 			}
 		}
 	}

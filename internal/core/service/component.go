@@ -25,6 +25,9 @@ type Component struct {
 	// Leader and Worker are set for a multi-node component.
 	Leader *Node `json:"leader,omitempty"`
 	Worker *Node `json:"worker,omitempty"`
+	// Parts are the URIs of the files that a transformer or an explainer has of its own,
+	// each with its place; nil for none.
+	Parts Parts `json:"parts,omitempty"`
 	// Config is OME's routerConfig.config: free settings handed to the router.
 	Config map[string]string `json:"config,omitempty"`
 	// Metrics is where it exports its metrics.

@@ -44,7 +44,7 @@ type Part struct {
 	Path string `json:"path"`
 }
 
-// Parts are all URIs of one model.
+// Parts are all URIs of one model, or of a component's own files.
 type Parts []Part
 
 // Root is the folder of a container that all files lie in, which its server is told as

@@ -92,7 +92,6 @@ func StorageKey(st service.Storage) (key string, optional bool) {
 // Of names what a service's files are fetched with on one machine, where account
 // finds the service accounts of its namespace.
 func Of(s *service.Service, account func(name string) (Account, bool)) service.Credentials {
-	c := service.Credentials{Namespace: s.Namespace}
 	bearer := s.Components.Engine
 	if bearer == nil {
 		bearer = s.Components.Decoder
@@ -100,6 +99,18 @@ func Of(s *service.Service, account func(name string) (Account, bool)) service.C
 	if bearer == nil {
 		bearer = &service.Component{}
 	}
+	c := OfComponent(s, bearer, account)
+	if m := s.Model; m != nil && m.Storage != nil {
+		c.Namespace, c.Storage = s.Namespace, m.Storage
+		c.StorageSecret = cmp.Or(stated([]map[string]string{bearer.Annotations, s.Annotations}, StorageAnnotation), StorageSecret)
+	}
+	return c
+}
+
+// OfComponent names what the files are fetched with that a component has of its own: by
+// its pod's service account, its container and its annotations.
+func OfComponent(s *service.Service, bearer *service.Component, account func(name string) (Account, bool)) service.Credentials {
+	c := service.Credentials{Namespace: s.Namespace}
 	annotations := []map[string]string{bearer.Annotations, s.Annotations}
 	pod, main := &bearer.Pod, bearer.Main
 	if bearer.Leader != nil {
@@ -113,12 +124,6 @@ func Of(s *service.Service, account func(name string) (Account, bool)) service.C
 	}
 	if one := stated(annotations[:2], StorageAnnotation); one != "" {
 		c.Account, c.Secrets, c.StorageSecret = "", []string{one}, one
-	}
-	if m := s.Model; m != nil && m.Storage != nil {
-		c.Storage = m.Storage
-		if c.StorageSecret == "" {
-			c.StorageSecret = StorageSecret
-		}
 	}
 	for name, variable := range Annotated {
 		if v := stated(annotations, name); v != "" {

@@ -289,6 +289,18 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: of namespace %q", c.name, got.Namespace)
 		}
 	}
+	// A transformer's own account counts for its own files, and KServe's storage is the
+	// predictor's.
+	beside := with(func(s *service.Service) {
+		s.Components.Engine.Pod.ServiceAccountName, s.Model.Storage = "none", &service.Storage{Key: "k"}
+		s.Components.Transformer = &service.Component{Pod: corev1.PodSpec{ServiceAccountName: "sa"}, Annotations: map[string]string{AuthoritiesAnnotation: "ca"}}
+	})
+	if c := OfComponent(beside, beside.Components.Transformer, find); c.Account != "sa" || c.Authorities != "ca" || c.Storage != nil || c.Namespace != "ns" {
+		t.Errorf("of a transformer: %+v", c)
+	}
+	if c := Of(beside, find); c.Account != "" || c.Authorities != "" || c.Storage == nil || c.StorageSecret != StorageSecret || c.Namespace != "ns" {
+		t.Errorf("of its predictor: %+v", c)
+	}
 	got := Of(with(func(s *service.Service) {
 		ref := &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "hub"}, Key: "t"}}
 		s.Components.Engine.Pod.Containers = []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "HF_TOKEN", ValueFrom: ref}, {Name: "DATABASE", ValueFrom: ref}}},

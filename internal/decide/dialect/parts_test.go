@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
 )
 
 // TestSeveralURIs: where the files of each of KServe's storageUris lie, and what is said
@@ -47,6 +49,50 @@ func TestSeveralURIs(t *testing.T) {
 		}
 		if c.says == "" && said != "" || !strings.HasPrefix(said, c.says) {
 			t.Errorf("%s: %q, want %q", c.uris, said, c.says)
+		}
+	}
+}
+
+// TestFilesBeside: a transformer and an explainer have files of their own, of which the
+// same is said as of a predictor's.
+func TestFilesBeside(t *testing.T) {
+	const container = "containers: [{name: kserve-container, image: example.com/x}]"
+	for _, c := range []struct {
+		uris, parts string
+		says        string // a part of what is said, with ROLE for the component
+	}{
+		{`{uri: "s3://a/b"}`, "[{s3://a/b /mnt/models}]", ""},
+		{`{uri: "s3://a/b"}, {uri: "oci+native://r/m", mountPath: /mnt/models/y/}`, "[{s3://a/b /mnt/models} {oci://r/m /mnt/models/y}]", ""},
+		{`{uri: words.txt, mountPath: /opt/m}`, "[{words.txt /opt/m}]", "spec.ROLE.storageUris[0].mountPath: is a path of containers"},
+		{`{uri: "s3://a/b"}, {uri: "pvc://a/c"}`, "[{s3://a/b /mnt/models} {pvc://a/c /mnt/models}]",
+			"spec.ROLE.storageUris[1]: a claim is mounted, and the files of spec.ROLE.storageUris[0] cannot lie"},
+		{`{uri: "ftp://a/b"}`, "", "spec.ROLE.storageUris[0].uri: nothing fetches from ftp://"},
+		{`{uri: "s3://a/b", mountPath: /mnt/models/../x}`, "", `spec.ROLE.storageUris[0].mountPath: "/mnt/models/../x" is no folder of a container`},
+		{`{uri: "s3://a/b", mountPath: /a}, {uri: "s3://a/b", mountPath: /b}`, "", "spec.ROLE.storageUris: the mountPaths have no folder in common but /"},
+	} {
+		for _, role := range []string{"transformer", "explainer"} {
+			got := Read("a.yaml", []byte("apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec:\n  predictor: {"+container+
+				"}\n  "+role+":\n    "+container+"\n    storageUris: ["+c.uris+"]\n"))
+			said := ""
+			for _, p := range got.Problems {
+				said += p.Path + ": " + p.Message + "\n"
+			}
+			if want := strings.ReplaceAll(c.says, "ROLE", role); want == "" && said != "" || !strings.Contains(said, want) {
+				t.Errorf("%s of a %s: %q, want %q", c.uris, role, said, want)
+			}
+			if c.parts == "" {
+				if len(got.Errors(Process)) == 0 {
+					t.Errorf("%s of a %s: accepted", c.uris, role)
+				}
+				continue
+			}
+			o := got.Objects[0]
+			if parts := o.Service.Components.Get(service.Role(role)).Parts; fmt.Sprint(parts) != c.parts || o.Service.Model != nil {
+				t.Errorf("%s of a %s: %v, want %s", c.uris, role, parts, c.parts)
+			}
+			if uris := o.ModelURIs(); len(uris) != strings.Count(c.uris, "uri:") {
+				t.Errorf("%s of a %s: files %v", c.uris, role, uris)
+			}
 		}
 	}
 }

@@ -22,12 +22,12 @@ type Account = credentials.Account
 // AccountOf names the service account whose secrets fetch a role's model; "" is
 // none, since nothing is fetched or nothing of it is secret.
 func AccountOf(rev *workload.Revision, c *workload.Component) string {
-	r := renderer{rev: rev, c: *c}
+	r := renderer{rev: rev, c: *c, m: rev.ModelOf(c.Role)}
 	asks := func(uri string) bool {
 		scheme, _, _ := strings.Cut(uri, "://")
 		return slices.Contains(guarded, scheme)
 	}
-	if !asks(rev.Model.URI) && !slices.ContainsFunc(rev.Model.Others(), asks) || rev.Model.Verbatim || !r.bearsModel() {
+	if !asks(r.m.URI) && !slices.ContainsFunc(r.m.Others(), asks) || r.m.Verbatim || !r.bearsModel() {
 		return ""
 	}
 	pod := c.Pod
@@ -129,7 +129,7 @@ const (
 // missing; one that it does keeps the pod waiting, with that reason in its
 // status.
 func (r *renderer) storage(c *corev1.Container) {
-	st := r.rev.Model.Storage
+	st := r.m.Storage
 	if st == nil {
 		return
 	}
@@ -147,7 +147,7 @@ func (r *renderer) storage(c *corev1.Container) {
 // names: of a hub its token, and of another store all that it says. Both may be missing,
 // as in OME. Adapters are fetched without it.
 func (r *renderer) byModel(c *corev1.Container, scheme string) {
-	by := r.rev.Model.Secret
+	by := r.m.Secret
 	if by == nil {
 		return
 	}

@@ -29,14 +29,14 @@ const (
 	Waiter = "roundhouse-await"
 )
 
-// model puts the revision's model into the pod, at modelPath of the main
+// model puts the role's model into the pod, at modelPath of the main
 // container.
 func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
-	uri := r.rev.Model.URI
-	if uri == "" || r.rev.Model.Verbatim || !r.bearsModel() {
+	uri := r.m.URI
+	if uri == "" || r.m.Verbatim || !r.bearsModel() {
 		return nil
 	}
-	if len(r.rev.Model.Parts) > 0 {
+	if len(r.m.Parts) > 0 {
 		return r.parts(pod, main)
 	}
 	return r.bring(pod, main, files{what: "model", uri: uri, at: modelPath, volume: modelVolume, fetcher: Fetcher})
@@ -45,7 +45,7 @@ func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 // parts puts the files of a model that comes from several URIs into the pod, each into
 // a volume at its own path, or into one with those that lie in the same folder or below.
 func (r *renderer) parts(pod *corev1.PodSpec, main *corev1.Container) error {
-	parts := r.rev.Model.Parts
+	parts := r.m.Parts
 	if i, j, ok := parts.Overlap(); ok {
 		return fmt.Errorf("model: %s is mounted, at %s, and %s cannot lie in one folder with it, at %s: give each URI a mountPath of its own, as %s/NAME",
 			service.RedactURI(parts[i].URI), parts[i].Path, service.RedactURI(parts[j].URI), parts[j].Path, modelPath)
@@ -266,7 +266,7 @@ func mountAt(c *corev1.Container, at string) *corev1.VolumeMount {
 // runtimes expect, and its port in PORT where its command line asks for that.
 func (r *renderer) environment(c *corev1.Container, at workload.Location) {
 	var known []corev1.EnvVar
-	if r.rev.Model.URI != "" && r.bearsModel() {
+	if r.m.URI != "" && r.bearsModel() {
 		known = append(known, corev1.EnvVar{Name: "MODEL_PATH", Value: at.ModelPath})
 	}
 	if strings.Contains(strings.Join(slices.Concat(c.Command, c.Args), " "), "$(PORT)") {
@@ -278,8 +278,11 @@ func (r *renderer) environment(c *corev1.Container, at workload.Location) {
 	c.Env = append(known, c.Env...) // first, so that others may refer to them
 }
 
-// bearsModel reports whether the role has the model, rather than calling who has.
-func (r *renderer) bearsModel() bool {
+// bearsModel reports whether the role's pods have the model, or files of their own.
+func (r *renderer) bearsModel() bool { return r.serves() || r.c.Files != nil }
+
+// serves reports whether the role serves the model, rather than calling who does.
+func (r *renderer) serves() bool {
 	return r.c.Role == service.RoleEngine || r.c.Role == service.RoleDecoder
 }
 
@@ -292,8 +295,8 @@ const (
 
 // adapters puts the revision's adapters into the pod.
 func (r *renderer) adapters(pod *corev1.PodSpec, main *corev1.Container) error {
-	list := r.rev.Model.Adapters
-	if r.rev.Model.Verbatim || !r.bearsModel() {
+	list := r.m.Adapters
+	if r.m.Verbatim || !r.bearsModel() {
 		return nil
 	}
 	for i := len(list) - 1; i >= 0; i-- { // init containers are put in front
@@ -308,9 +311,9 @@ func (r *renderer) adapters(pod *corev1.PodSpec, main *corev1.Container) error {
 
 // adapterPaths are where the main container has the adapters.
 func (r *renderer) adapterPaths() map[string]string {
-	out := make(map[string]string, len(r.rev.Model.Adapters))
-	for _, a := range r.rev.Model.Adapters {
-		if out[a.Name] = path.Join(adaptersPath, a.Name); r.rev.Model.Verbatim {
+	out := make(map[string]string, len(r.m.Adapters))
+	for _, a := range r.m.Adapters {
+		if out[a.Name] = path.Join(adaptersPath, a.Name); r.m.Verbatim {
 			out[a.Name] = a.URI
 		}
 	}

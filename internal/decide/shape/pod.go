@@ -25,9 +25,9 @@ func (r *renderer) pod(merged corev1.PodSpec, main string, answers bool) (corev1
 		return merged, fmt.Errorf("there is no container to run: runtime %q is not made for a cluster: name another in spec.runtime, or give containers", r.rev.Runtime.Name)
 	}
 	http, grpc := portsOf(speaker(&merged, main), r.rev.Protocol)
-	at := workload.Location{Port: int(http), GRPCPort: int(grpc), MetricsPort: int(cmp.Or(r.c.Exports().Port, http)), KVEventsPort: kvEventsPort, ModelPath: r.rev.Model.Parts.Root()}
-	if r.rev.Model.Verbatim {
-		at.ModelPath = r.rev.Model.URI
+	at := workload.Location{Port: int(http), GRPCPort: int(grpc), MetricsPort: int(cmp.Or(r.c.Exports().Port, http)), KVEventsPort: kvEventsPort, ModelPath: r.m.Parts.Root()}
+	if r.m.Verbatim {
+		at.ModelPath = r.m.URI
 	}
 	at.AdapterPaths = r.adapterPaths()
 	pod, err := workload.ResolvePod(merged, at)

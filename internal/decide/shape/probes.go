@@ -126,7 +126,7 @@ func (r *renderer) handler(http, grpc int32) corev1.ProbeHandler {
 	switch p := r.rev.Protocol; {
 	case http == 0:
 		http = grpc
-	case !r.bearsModel():
+	case !r.serves():
 	case p == service.ProtocolV2:
 		path = "/v2/health/ready"
 	case p == service.ProtocolOpenAI && r.rev.Runtime.Name != "":

@@ -61,7 +61,7 @@ type Objects struct {
 func Render(rev workload.Revision, o Options) (Objects, error) {
 	var out Objects
 	for i := range rev.Components {
-		r := renderer{rev: &rev, c: rev.Components[i], o: o}
+		r := renderer{rev: &rev, c: rev.Components[i], m: rev.ModelOf(rev.Components[i].Role), o: o}
 		if err := r.render(&out); err != nil {
 			return Objects{}, fmt.Errorf("%s: %s: %w", rev.Service, r.c.Role, err)
 		}
@@ -73,6 +73,7 @@ func Render(rev workload.Revision, o Options) (Objects, error) {
 type renderer struct {
 	rev *workload.Revision
 	c   workload.Component
+	m   workload.Model // that the role's pods have
 	o   Options
 }
 

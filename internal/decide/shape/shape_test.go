@@ -65,6 +65,14 @@ func revision(t testing.TB, file, manifest string) workload.Revision {
 			in.Adapters = append(in.Adapters, workload.Adapter{Name: a.Name, URI: a.URI, Rank: a.Rank})
 		}
 	}
+	for _, role := range service.Roles {
+		if c := svc.Components.Get(role); c != nil && len(c.Parts) > 0 {
+			if in.Files == nil {
+				in.Files = map[service.Role]workload.Model{}
+			}
+			in.Files[role] = workload.Model{URI: c.Parts[0].URI, Parts: c.Parts}
+		}
+	}
 	for i := range runtimes {
 		runtimes[i] = workload.Adapted(runtimes[i], runtimes)
 	}

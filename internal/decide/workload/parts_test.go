@@ -47,6 +47,51 @@ func TestHashOfParts(t *testing.T) {
 	}
 }
 
+// TestFilesOfRoles: the files that a transformer has of its own are no model of others,
+// and other ones call for another revision, as the same ones by another path do not.
+func TestFilesOfRoles(t *testing.T) {
+	own := service.Parts{{URI: "s3://b/{{x", Path: "/opt/t/words"}, {URI: "s3://b/y", Path: "/opt/t/more"}}
+	transformer := func(parts service.Parts) *service.Component {
+		return &service.Component{Main: "main", Parts: parts, Local: &service.Local{Command: []string{"t", "/opt/t/words", "/mnt/models/x"}},
+			Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+	}
+	with := func(written service.Parts, files Model) Input {
+		return Input{URI: "s3://b/m", Parts: service.Parts{{URI: "s3://b/m", Path: "/mnt/models/x"}, {URI: "s3://b/n", Path: "/mnt/models/y"}},
+			Files: map[service.Role]Model{service.RoleTransformer: files},
+			Service: &service.Service{Model: &service.ModelSource{URI: "s3://b/m"}, Components: service.Components{Transformer: transformer(written),
+				Engine: &service.Component{Local: &service.Local{Command: []string{"serve", "/opt/t/words", "/mnt/models/x"}}}}}}
+	}
+	rev, err := Render(with(own, Model{URI: own[0].URI, Parts: own}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for role, want := range map[service.Role]struct {
+		uri   string
+		words []string
+	}{
+		service.RoleEngine:      {"s3://b/m", []string{"serve", "/opt/t/words", "{{.ModelPath}}/x"}},
+		service.RoleTransformer: {"s3://b/{{x", []string{"t", "{{.ModelPath}}/words", "/mnt/models/x"}},
+	} {
+		if m, words := rev.ModelOf(role), rev.Component(role).Process.Command[:3]; m.URI != want.uri || !slices.Equal(words, want.words) {
+			t.Errorf("%s: %s %q, want %+v", role, m.URI, words, want)
+		}
+	}
+	if all := rev.Models(); len(all) != 2 || all[1].URI != own[0].URI {
+		t.Errorf("models %v", all)
+	}
+	seen := map[string]bool{}
+	for _, files := range []Model{{Parts: own}, {Parts: own, Fingerprint: "one"}, {Parts: own, Fingerprint: "two"}, {Parts: own[:1]}} {
+		a, b := with(own, files).Hash(), with(service.Parts{{URI: "another path", Path: "/opt/t/words"}}, files).Hash()
+		if a != b {
+			t.Error("another path of the same files makes another revision")
+		}
+		seen[a] = true
+	}
+	if len(seen) != 4 {
+		t.Errorf("%d hashes of 4", len(seen))
+	}
+}
+
 // TestHashOfPaths: a file is the same however the manifest writes its path.
 func TestHashOfPaths(t *testing.T) {
 	hash := func(written, at string) string {

@@ -28,6 +28,8 @@ type Input struct {
 	Attributes service.Attributes
 	// Parts are the URIs of a model that comes from several, resolved.
 	Parts service.Parts
+	// Files are those that roles have of their own, resolved.
+	Files map[service.Role]Model
 	// Adapters are the service's, resolved.
 	Adapters []Adapter
 	// Accelerators are the classes that roles run on.
@@ -124,7 +126,26 @@ func (in Input) Hash() string {
 	if in.Secret != nil {
 		parts = append(parts, in.Secret)
 	}
-	return hash(parts...)
+	return hash(append(parts, in.ownFingerprints()...)...)
+}
+
+// ownFingerprints are those of the files that roles have of their own, where they are
+// known.
+func (in Input) ownFingerprints() (out []any) {
+	for _, role := range service.Roles {
+		if own := in.Files[role]; own.Fingerprint != "" {
+			out = append(out, own.Fingerprint)
+		}
+	}
+	return out
+}
+
+// partsOf are the parts of the model, or of the files of its own, that a role has.
+func (in Input) partsOf(role service.Role) service.Parts {
+	if own, ok := in.Files[role]; ok {
+		return own.Parts
+	}
+	return in.Parts
 }
 
 // resolved is a model with its URIs as they were resolved, so that a file counts as the
@@ -182,6 +203,9 @@ func (in Input) unscaled(c service.Components) service.Components {
 		if part := c.Get(r); part != nil {
 			p := *part
 			p.Logger, p.Batcher = nil, nil // they are the gateway's
+			if own, ok := in.Files[r]; ok && len(p.Parts) > 0 {
+				p.Parts = own.Parts // a file is the same however the manifest writes its path
+			}
 			startup := p.Scaling.StartupTimeout
 			p.Scaling = service.Scaling{}
 			if in.Cluster {
@@ -247,6 +271,9 @@ func Render(in Input) (Revision, error) {
 		c, err := component(in, role, b, o, data)
 		if err != nil {
 			return Revision{}, fmt.Errorf("%s: %s: %w", s.Key, role, err)
+		}
+		if own, ok := in.Files[role]; ok { // whose URIs are no templates
+			c.Files = &own
 		}
 		rev.Components = append(rev.Components, c)
 	}
@@ -339,7 +366,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if err := c.remember(s.KVCache); err != nil {
 		return Component{}, err
 	}
-	c.Process.locate(in.Parts)
+	c.Process.locate(in.partsOf(role))
 	if slices.Contains(in.Containers, role) { // its command line is that of its container, which is complete now
 		c.Process = contained(c, own, overGRPC(in.Protocol))
 		c.Process.settle(in, role, first(over.Local, base.Local), c.Limits.Standby)

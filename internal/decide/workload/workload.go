@@ -85,6 +85,26 @@ func (r *Revision) Component(role service.Role) *Component {
 	return nil
 }
 
+// ModelOf is the model that a role's replicas have: the revision's, or the role's own
+// files.
+func (r *Revision) ModelOf(role service.Role) Model {
+	if c := r.Component(role); c != nil && c.Files != nil {
+		return *c.Files
+	}
+	return r.Model
+}
+
+// Models are the revision's model, and the files that roles have of their own.
+func (r *Revision) Models() []Model {
+	out := []Model{r.Model}
+	for i := range r.Components {
+		if own := r.Components[i].Files; own != nil {
+			out = append(out, *own)
+		}
+	}
+	return out
+}
+
 // Scaled is r with the limits of next, a rendering of the same inputs, its names of the
 // model and of adapters, and its scheduling: what runs
 // stays as it was first rendered, whatever this program renders by now. Pods
@@ -188,6 +208,9 @@ type Component struct {
 	Leader      *Node             `json:"leader,omitempty"`
 	Worker      *Node             `json:"worker,omitempty"`
 	Config      map[string]string `json:"config,omitempty"`
+	// Files are a transformer's or an explainer's own, which it has in place of the
+	// revision's model; nil for none. They have Parts, and no adapters.
+	Files *Model `json:"files,omitempty"`
 	// Metrics is what its runtime and its service state in a field; Exports
 	// knows their annotations too.
 	Metrics service.Metrics `json:"metrics,omitzero"`

@@ -78,9 +78,10 @@ func usersOf(services []fleet.ServiceState) map[string][]string {
 	}
 	for _, st := range services {
 		for r := st.Revision; r != nil; r = r.Before {
-			add(r.Model.URI, st.Object.Key.String())
-			for _, uri := range r.Model.Others() {
-				add(uri, st.Object.Key.String())
+			for _, m := range r.Models() {
+				for _, uri := range append([]string{m.URI}, m.Others()...) {
+					add(uri, st.Object.Key.String())
+				}
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func (u *unit) wanted() workload.Model {
 	u.o.mu.Lock()
 	defer u.o.mu.Unlock()
 	if r := u.o.revision; r != nil && r.Hash == u.revision {
-		m.Credentials = r.Model.Credentials
+		m.Credentials = r.ModelOf(u.role).Credentials
 	}
 	return m
 }
@@ -125,7 +125,7 @@ func (u *unit) sameFiles(of func(uri string) string) error {
 	defer u.o.mu.Unlock()
 	same := workload.SameFiles(u.model.Fingerprint, now)
 	for _, v := range u.o.units {
-		same = same && (v.revision != u.revision || workload.SameFiles(v.view.Files, now))
+		same = same && (v.revision != u.revision || u.o.apart(u, v) || workload.SameFiles(v.view.Files, now))
 	}
 	if !same {
 		return failf(replica.ReasonModelChanged, "the files of its model have changed since its revision was made")
@@ -134,6 +134,22 @@ func (u *unit) sameFiles(of func(uri string) string) error {
 		u.view.Files = now
 	}
 	return nil
+}
+
+// apart reports whether one of two replicas of a revision has files of its own role, and
+// the other has not. The lock is held.
+func (o *owner) apart(u, v *unit) bool {
+	if u.role == v.role {
+		return false
+	}
+	for r := o.revision; r != nil; r = r.Before {
+		for i := range r.Components {
+			if c := &r.Components[i]; r.Hash == u.revision && c.Files != nil && (c.Role == u.role || c.Role == v.role) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // checkRepository looks at a model that a process is told as its repository.

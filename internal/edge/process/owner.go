@@ -61,7 +61,7 @@ func (o *owner) apply(r workload.Revision) error {
 		switch {
 		case u.revision == r.Hash && c != nil:
 			if u.recovered() {
-				if u.settle(c, r.Model); u.view.Phase == replica.Asleep {
+				if u.settle(c, r.ModelOf(u.role)); u.view.Phase == replica.Asleep {
 					o.rest[u.role] = u.level
 				} else {
 					adopted[u.role]++
@@ -71,7 +71,7 @@ func (o *owner) apply(r workload.Revision) error {
 		case !u.recovered():
 		case c != nil && o.isBefore(u) && u.view.Phase != replica.Asleep:
 			before[u.role]++
-			u.settle(r.Before.Component(u.role), r.Before.Model)
+			u.settle(r.Before.Component(u.role), r.Before.ModelOf(u.role))
 		default:
 			u.end()
 		}
@@ -239,7 +239,7 @@ func (o *owner) start(r *workload.Revision, role service.Role) {
 	id := newID(o.key.WorkloadName(), role)
 	u := newUnit(o, replica.Replica{ID: id, Service: o.key, Role: role, Revision: r.Hash,
 		Phase: replica.Pending, Created: o.p.cfg.Now()})
-	u.settle(r.Component(role), r.Model)
+	u.settle(r.Component(role), r.ModelOf(role))
 	o.add(u)
 }
 

@@ -88,7 +88,7 @@ func (r *resolver) outdated(ctx context.Context, k service.Key, e *entry) bool {
 		return true
 	}
 	e.files = r.fingerprints(ctx, rec.Revision.Model)
-	if was := rec.Revision.Model.Fingerprint; !workload.SameFiles(was, e.files) {
+	if was := rec.Revision.Model.Fingerprint; !workload.SameFiles(was, e.files) || !r.sameOwn(ctx, &rec.Revision) {
 		return true
 	}
 	if rec.Inputs == nil { // of a version that did not note them
@@ -150,11 +150,69 @@ func (w *work) settleFiles(in *workload.Input, files string) {
 	}
 }
 
+// ownFiles are those that roles of a service have of their own, and nothing of what they
+// are fetched with.
+func (o Object) ownFiles() map[service.Role]workload.Model {
+	out := map[service.Role]workload.Model{}
+	for _, role := range service.Roles {
+		c := o.Service.Components.Get(role)
+		if c == nil || len(c.Parts) == 0 {
+			continue
+		}
+		own := workload.Model{URI: o.FileURI(c.Parts[0].URI)}
+		for _, p := range c.Parts {
+			own.Parts = append(own.Parts, service.Part{URI: o.FileURI(p.URI), Path: p.Path})
+		}
+		out[role] = own
+	}
+	return out
+}
+
+// ownFiles are those of w's service, and what they are fetched with. Files that may be
+// those of its revision are those: the revision stands.
+func (r *resolver) ownFiles(ctx context.Context, w *work) (map[service.Role]workload.Model, error) {
+	out := w.object.ownFiles()
+	for role, own := range out {
+		var err error
+		if own.Credentials, err = r.ownCredentials(w.object.Service, w.object.Service.Components.Get(role), own.Parts); err != nil {
+			return nil, fmt.Errorf("the %s's files: %w", role, err)
+		}
+		own.Fingerprint = r.fingerprints(ctx, own)
+		if was := w.filesOf(role); was != nil && slices.Equal(was.Parts, own.Parts) && !w.refused() && workload.SameFiles(was.Fingerprint, own.Fingerprint) {
+			own.Fingerprint = was.Fingerprint
+		}
+		out[role] = own
+	}
+	return out, nil
+}
+
+// filesOf are the files that a role of w's revision has of its own; nil for none.
+func (w *work) filesOf(role service.Role) *workload.Model {
+	if w.record == nil {
+		return nil
+	}
+	if c := w.record.Revision.Component(role); c != nil {
+		return c.Files
+	}
+	return nil
+}
+
+// sameOwn reports whether the files that a revision's roles have of their own may still
+// be those that it was made for.
+func (r *resolver) sameOwn(ctx context.Context, rev *workload.Revision) bool {
+	for i := range rev.Components {
+		if own := rev.Components[i].Files; own != nil && !workload.SameFiles(own.Fingerprint, r.fingerprints(ctx, *own)) {
+			return false
+		}
+	}
+	return true
+}
+
 // learnFiles notes the files that the revision's replicas serve: its model may
 // have been fetched after the revision was made.
 func (w *work) learnFiles() {
 	for _, r := range w.replicas {
-		if r.Files != "" && w.record != nil && r.Revision == w.record.Revision.Hash {
+		if r.Files != "" && w.record != nil && r.Revision == w.record.Revision.Hash && w.filesOf(r.Role) == nil {
 			w.files = r.Files
 			return
 		}
@@ -177,8 +235,8 @@ func (w *work) refused() bool {
 func (r *resolver) changed(ctx context.Context, of map[service.Key]files) map[service.Key]bool {
 	out := map[service.Key]bool{}
 	for k, was := range of {
-		now := r.fingerprints(ctx, was.model)
-		if !workload.SameFiles(was.model.Fingerprint, now) || !workload.SameFiles(was.known, now) {
+		now := r.fingerprints(ctx, was.revision.Model)
+		if !workload.SameFiles(was.revision.Model.Fingerprint, now) || !workload.SameFiles(was.known, now) || !r.sameOwn(ctx, was.revision) {
 			out[k.Stable()] = true
 		}
 	}

@@ -224,8 +224,13 @@ func (w *work) runsAs(next *Record) bool {
 		w.record.Revision.Model.Credentials.Equal(next.Revision.Model.Credentials) &&
 		slices.Equal(w.record.Revision.Model.Adapters, next.Revision.Model.Adapters) &&
 		slices.EqualFunc(w.record.Revision.Components, next.Revision.Components, func(x, y workload.Component) bool {
-			return x.Role == y.Role && x.Limits.Equal(y.Limits) && x.Process.Need() == y.Process.Need()
+			return x.Role == y.Role && x.Limits.Equal(y.Limits) && x.Process.Need() == y.Process.Need() && sameGrant(x.Files, y.Files)
 		})
+}
+
+// sameGrant reports whether two components' own files are fetched with the same.
+func sameGrant(x, y *workload.Model) bool {
+	return x == nil && y == nil || x != nil && y != nil && x.Credentials.Equal(y.Credentials)
 }
 
 // before is the revision that serves until the one of hash is ready: the present

@@ -115,13 +115,16 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	plain.CanaryPercent = nil // makes no other revision
 	svc := &plain
 	m, err := r.model(ctx, w.object)
+	if err == nil {
+		m.own, err = r.ownFiles(ctx, w)
+	}
 	switch {
 	case busy(err):
 		return nil, busyAfter, nil
 	case err != nil:
 		return nil, retryAfter, &service.Failure{Reason: reasonModelLoadFailed, Message: err.Error()}
 	}
-	in := workload.Input{Service: svc, URI: m.uri, Credentials: m.credentials, Attributes: m.attributes, Adapters: m.adapters, Parts: m.parts, Cluster: r.cfg.Cluster, NoGPUs: host.Accelerators == 0, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
+	in := workload.Input{Service: svc, URI: m.uri, Files: m.own, Credentials: m.credentials, Attributes: m.attributes, Adapters: m.adapters, Parts: m.parts, Cluster: r.cfg.Cluster, NoGPUs: host.Accelerators == 0, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
 	if r.cfg.Cluster {
 		in.Placement, in.Secret = m.placement, m.secret
 	}
@@ -264,6 +267,7 @@ type resolvedModel struct {
 	attributes  service.Attributes
 	adapters    []workload.Adapter
 	parts       service.Parts
+	own         map[service.Role]workload.Model // files that roles have of their own
 	placement   service.Placement
 	files       string // fingerprint of its own and of the adapters'
 	inspected   bool   // or tried to

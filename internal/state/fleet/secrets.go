@@ -15,10 +15,10 @@ const (
 // service whose credentials change is resolved anew, and replicas that run go on.
 func (e *entry) grantedBy(id ID) bool {
 	m := e.object.Service.Model
-	if m == nil || id.Kind != SecretKind && id.Kind != AccountKind && id.Kind != configMapKind {
+	if m == nil && len(e.object.ModelURIs()) == 0 || id.Kind != SecretKind && id.Kind != AccountKind && id.Kind != configMapKind {
 		return false
 	}
-	return e.object.Key.Namespace == id.Namespace || m.Ref != nil && id.Namespace == credentials.ClusterNamespace
+	return e.object.Key.Namespace == id.Namespace || m != nil && m.Ref != nil && id.Namespace == credentials.ClusterNamespace
 }
 
 // credentials name what a service's files are fetched with, by itself and by the model
@@ -28,13 +28,7 @@ func (r *resolver) credentials(s *service.Service, model *service.Model, uri str
 	if r.cfg.Cluster {
 		return service.Credentials{}, nil
 	}
-	c := credentials.Of(s, func(name string) (credentials.Account, bool) {
-		o, ok := r.object(ID{Kind: AccountKind, Key: service.Key{Namespace: s.Namespace, Name: name}})
-		if !ok {
-			return credentials.Account{}, false
-		}
-		return credentials.Account{Secrets: o.Account.Secrets, Annotations: o.Account.Annotations}, true
-	})
+	c := credentials.Of(s, r.accounts(s.Namespace))
 	if model != nil {
 		c = credentials.ByModel(c, model, uri)
 	}
@@ -49,6 +43,32 @@ func secretInPods(model *service.Model, namespace string) *service.SecretKey {
 		return nil
 	}
 	return model.Secret
+}
+
+// ownCredentials name what the files are fetched with that a component of a service has
+// of its own. It is an error for a secret that they name to be missing.
+func (r *resolver) ownCredentials(s *service.Service, c *service.Component, parts service.Parts) (by service.Credentials, err error) {
+	if r.cfg.Cluster {
+		return service.Credentials{}, nil
+	}
+	by = credentials.OfComponent(s, c, r.accounts(s.Namespace))
+	for _, p := range parts {
+		if _, err := r.open(by.Of(p.URI)); err != nil {
+			return by, err
+		}
+	}
+	return by, nil
+}
+
+// accounts finds the service accounts of a namespace.
+func (r *resolver) accounts(namespace string) func(name string) (credentials.Account, bool) {
+	return func(name string) (credentials.Account, bool) {
+		o, ok := r.object(ID{Kind: AccountKind, Key: service.Key{Namespace: namespace, Name: name}})
+		if !ok {
+			return credentials.Account{}, false
+		}
+		return credentials.Account{Secrets: o.Account.Secrets, Annotations: o.Account.Annotations}, true
+	}
 }
 
 // open puts together what files are fetched with.

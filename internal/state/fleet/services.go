@@ -177,11 +177,11 @@ func (s *services) deleteLocked(k service.Key) {
 	s.endCanaryLocked(k)
 }
 
-// files are the model of a service's revision, and the fingerprint of its files
-// as first seen or as replicas serve them.
+// files are a service's revision, and the fingerprint of its model's files as first seen
+// or as replicas serve them.
 type files struct {
-	model workload.Model
-	known string
+	revision *workload.Revision
+	known    string
 }
 
 // filesOf returns the files of the services that objects are, or are models of.
@@ -191,7 +191,7 @@ func (s *services) filesOf(objects []Object) map[service.Key]files {
 	out := map[service.Key]files{}
 	for k, e := range s.mu.entries {
 		if e.record != nil && !e.deleted && slices.ContainsFunc(objects, func(o Object) bool { return o.concerns(e) }) {
-			out[k] = files{e.record.Revision.Model, e.files}
+			out[k] = files{&e.record.Revision, e.files}
 		}
 	}
 	return out

@@ -38,7 +38,7 @@ func (o Object) earlier(before Object) *Earlier {
 	revision := func(o Object) string {
 		s := *o.Service
 		s.CanaryPercent = nil
-		in := workload.Input{Service: &s}
+		in := workload.Input{Service: &s, Files: o.ownFiles()}
 		if m := s.Model; m != nil {
 			in.URI = o.FileURI(m.URI)
 			for _, p := range m.Parts {

@@ -72,6 +72,7 @@ func readComponents(r *manifest.Reader, s *service.Service, at string, in *compo
 			r.Errorf(path+".containers", "is missing: say what transforms")
 		}
 		c.Main = manifest.MainOf(c.Pod.Containers, mainContainer)
+		c.Parts = readParts(r, path+".storageUris", t.StorageURIs, false)
 		manifest.ReadOtherAnnotations(r.Report, path+".annotations", manifest.KServePrefix, c, s.Annotations)
 		s.Components.Transformer = c
 	}

@@ -52,18 +52,30 @@ func readURIs(r *manifest.Reader, path string, in []storageURI, s *service.Servi
 		r.Errorf(path, "and the model's storageUri or storage both say where the model is: remove one")
 		return
 	}
-	if len(in) > service.MaxParts {
-		r.Errorf(path, "%d URIs are more than one model may have (%d)", len(in), service.MaxParts)
+	parts := readParts(r, path, in, s.Runtime != nil)
+	if len(parts) == 0 {
 		return
 	}
-	var parts service.Parts
+	s.Model.URI = parts[0].URI
+	if len(parts) > 1 || parts[0].Path != service.MountPath {
+		s.Model.Parts = parts
+	}
+}
+
+// readParts reads a list of URIs, each with the place of its files in a container. pinned
+// says that a runtime is named, which may read a store that nothing is fetched from.
+func readParts(r *manifest.Reader, path string, in []storageURI, pinned bool) (parts service.Parts) {
+	if len(in) > service.MaxParts {
+		r.Errorf(path, "%d URIs are more than one model may have (%d)", len(in), service.MaxParts)
+		return nil
+	}
 	for i, u := range in {
 		at := strict.Index(path, i)
 		part := service.Part{URI: fetched(u.URI), Path: service.MountPath}
 		if u.URI == "" {
 			r.Errorf(at+".uri", "is missing: write where the files are")
 		} else {
-			manifest.CheckURI(r.Report, at+".uri", part.URI, s.Runtime != nil)
+			manifest.CheckURI(r.Report, at+".uri", part.URI, pinned)
 		}
 		if u.MountPath != "" {
 			part.Path = readMountPath(r, at+".mountPath", u.MountPath)
@@ -71,21 +83,17 @@ func readURIs(r *manifest.Reader, path string, in []storageURI, s *service.Servi
 		parts = append(parts, part)
 	}
 	if len(parts) == 0 {
-		return
-	}
-	s.Model.URI = parts[0].URI
-	if len(parts) == 1 && parts[0].Path == service.MountPath {
-		return
+		return nil
 	}
 	if parts.Root() == "/" {
 		r.Errorf(path, "the mountPaths have no folder in common but /: write them below one, as %s/NAME", service.MountPath)
-		return
+		return nil
 	}
 	if i, j, ok := parts.Overlap(); ok {
 		p := r.Problem(strict.Index(path, i), fmt.Sprintf("a claim is mounted, and the files of %s cannot lie in one folder with it: give each a mountPath of its own, as %s/NAME", strict.Index(path, j), service.MountPath))
 		p.Readable, p.Platform = true, manifest.Kubernetes
 	}
-	s.Model.Parts = parts
+	return parts
 }
 
 // readMountPath reads where files are to lie in a container.

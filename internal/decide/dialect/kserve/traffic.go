@@ -152,6 +152,7 @@ func readExplainer(r *manifest.Reader, s *service.Service, path string, e *expla
 		r.Errorf(path+".containers", "is missing: say what explains")
 	}
 	c.Main = manifest.MainOf(c.Pod.Containers, mainContainer)
+	c.Parts = readParts(r, path+".storageUris", e.StorageURIs, false)
 	manifest.ReadOtherAnnotations(r.Report, path+".annotations", manifest.KServePrefix, c, s.Annotations)
 	s.Components.Explainer = c
 }

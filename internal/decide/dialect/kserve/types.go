@@ -123,8 +123,8 @@ type transformer struct {
 	corev1.PodSpec `json:",inline"`
 	extension      `json:",inline"`
 
-	Custom      *custom `json:"custom"`
-	StorageURIs any     `json:"storageUris"`
+	Custom      *custom      `json:"custom"`
+	StorageURIs []storageURI `json:"storageUris"`
 }
 
 type explainer struct {
@@ -135,7 +135,7 @@ type explainer struct {
 	ART         *knownExplainer `json:"art"`
 	Alibi       *knownExplainer `json:"alibi"`
 	AIX         *knownExplainer `json:"aix"`
-	StorageURIs any             `json:"storageUris"`
+	StorageURIs []storageURI    `json:"storageUris"`
 }
 
 // knownExplainer is an explainer of which KServe has, or had, an image.
@@ -255,11 +255,9 @@ var Notes = manifest.Notes{
 		"name":                 manifest.OnProcess(manifest.NoPod),
 		"storageContainerName": manifest.Never("has no effect: models are fetched by Roundhouse itself"),
 	},
-	reflect.TypeFor[transformer](): {"storageUris": manifest.Refused(noFiles)},
-	reflect.TypeFor[explainer]():   {"storageUris": manifest.Refused(noFiles)},
 	reflect.TypeFor[knownExplainer](): {
-		"storageUri": manifest.Never("is not fetched: give the explainer an image that has its files"),
-		"storage":    manifest.Never("is not fetched: give the explainer an image that has its files"),
+		"storageUri": manifest.Never(noFiles),
+		"storage":    manifest.Never(noFiles),
 	},
 	reflect.TypeFor[logger](): {
 		"storage":       manifest.Refused("is not written to: give the logger the url of a server"),
@@ -303,5 +301,5 @@ var Notes = manifest.Notes{
 const (
 	noMesh   = "has no effect: it is ModelMesh's"
 	noRouter = "has no effect: the gateway runs the graph, and no pod of its own"
-	noFiles  = "is not fetched: only a predictor gets files; put them into the image"
+	noFiles  = "is not fetched: write where the files are into the explainer's storageUris, or give it an image that has them"
 )

@@ -120,8 +120,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// ModelURIs are the URIs of files that an object names: its model's and its
-// adapters'.
+// ModelURIs are the URIs of files that an object names: its model's, its adapters' and
+// those of its components.
 func (o Object) ModelURIs() []string {
 	var out []string
 	add := func(uri string) {
@@ -129,19 +129,29 @@ func (o Object) ModelURIs() []string {
 			out = append(out, uri)
 		}
 	}
-	switch {
-	case o.Service != nil && o.Service.Model != nil:
-		add(o.Service.Model.URI)
-		for i, p := range o.Service.Model.Parts {
+	if o.Model != nil {
+		add(o.Model.URI)
+	}
+	if o.Service == nil {
+		return out
+	}
+	if m := o.Service.Model; m != nil {
+		add(m.URI)
+		for i, p := range m.Parts {
 			if i > 0 { // the first is URI
 				add(p.URI)
 			}
 		}
-		for _, a := range o.Service.Model.Adapters {
+		for _, a := range m.Adapters {
 			add(a.URI)
 		}
-	case o.Model != nil:
-		add(o.Model.URI)
+	}
+	for _, role := range service.Roles {
+		if c := o.Service.Components.Get(role); c != nil {
+			for _, p := range c.Parts {
+				add(p.URI)
+			}
+		}
 	}
 	return out
 }
