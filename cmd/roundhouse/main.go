@@ -56,7 +56,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 	grouped("objects", newSchemaCommand(), newTopCommand())
 	grouped("objects", newMigrateCommand())
 	grouped("images", newInitCommand(), newBuildCommand(), newDockerfileCommand())
-	root.AddCommand(newVersionCommand())
+	root.AddCommand(newVersionCommand(), newHandListenerCommand())
 	for _, newCommand := range atBuild {
 		root.AddCommand(newCommand())
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -182,6 +183,92 @@ kind: InferenceService
 metadata: {name: simple}
 spec: {predictor: {model: {runtime: like-triton, modelFormat: {name: triton}, storageUri: "file://MODELS/repository"}}}
 `
+
+const besides = `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: pictures}
+spec:
+  predictor:
+    containers:
+      - name: kserve-container
+        image: IMAGE
+        imagePullPolicy: IfNotPresent
+        env:
+          - {name: STORAGE_URI, value: "file://MODELS/three"}
+          - {name: MODEL_NAME, value: pictures}
+          - {name: MODEL_DIR, value: /mnt/models}
+        ports: [{containerPort: 8080, protocol: TCP}]
+  transformer:
+    containers:
+      - name: kserve-container
+        image: IMAGE
+        imagePullPolicy: IfNotPresent
+        env: [{name: TRY, value: "TRIED"}]
+  explainer:
+    containers:
+      - name: kserve-container
+        image: IMAGE
+        imagePullPolicy: IfNotPresent
+`
+
+// TestBeside: a transformer and an explainer that are containers reach their predictor, a
+// container too, and nothing else that listens on this machine's loopback; also under the
+// next up after kill -9.
+func TestBeside(t *testing.T) {
+	name := made(t, "server:1", "roundhouse.dev/roundhouse/test/containers/server")
+	models := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(models, "three"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(models, "three", "model.txt"), []byte("3"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	manifest := filepath.Join(models, "services.yaml")
+	if err := os.WriteFile(manifest, []byte(strings.NewReplacer("IMAGE", name, "MODELS", models, "TRIED", other.Addr().String()).Replace(besides)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u := &up{t: t, dir: t.TempDir()}
+	u.start("-f", manifest)
+	ended := false
+	defer func() {
+		if !ended {
+			u.end(syscall.SIGTERM)
+		}
+	}()
+	both := func() {
+		t.Helper()
+		u.answers("/v1/models/pictures:predict", `{"instances": [1, 2]}`, `{"by": "predict", "predictor": {"predictions":[6,9]}`)
+		u.answers("/v1/models/pictures:explain", `{"instances": [1, 2]}`, `{"by": "explain", "predictor": {"predictions":[6,9]}`)
+	}
+	both()
+	before := names(t)
+	if len(before) != 3 {
+		t.Errorf("three components run in %v", before)
+	}
+	for _, c := range before {
+		if strings.Contains(c, "transformer") {
+			if out := u.cli("logs", "pictures", "--replica", strings.TrimPrefix(c, "roundhouse-")); !strings.Contains(out, "reaches "+other.Addr().String()+": false") {
+				t.Errorf("what the transformer's container reaches:\n%s", out)
+			}
+		}
+	}
+	u.end(syscall.SIGKILL)
+	u.start("-f", manifest)
+	both()
+	if after := names(t); strings.Join(after, " ") != strings.Join(before, " ") {
+		t.Errorf("containers before up was killed: %v, after: %v", before, after)
+	}
+	u.end(syscall.SIGTERM)
+	ended = true
+	if left := names(t); len(left) > 0 {
+		t.Errorf("up has ended and left %v", left)
+	}
+}
 
 // TestUp serves published kinds of manifests by containers of up, kills up, and has
 // the next one take the containers over.

@@ -106,6 +106,9 @@ func engine(c selection.Containers) Check {
 	if c.NoGPUs != "" {
 		said += ", without GPUs"
 	}
+	if c.NoCalls != "" {
+		said += ", without transformers, explainers and routers: " + c.NoCalls
+	}
 	if c.NoMemoryLimits != "" {
 		said += ", without limits of memory: " + c.NoMemoryLimits
 	}

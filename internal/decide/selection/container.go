@@ -20,6 +20,9 @@ type Containers struct {
 	Lacks string `json:"lacks,omitempty"`
 	// NoGPUs is why containers get no GPUs, with what to do; "" where they do.
 	NoGPUs string `json:"noGPUs,omitempty"`
+	// NoCalls is why a container reaches no other component of its service, with what to
+	// do; "" where it does.
+	NoCalls string `json:"noCalls,omitempty"`
 	// NoMemoryLimits is why limits of memory have no effect; "" where they have.
 	NoMemoryLimits string `json:"noMemoryLimits,omitempty"`
 }
@@ -121,8 +124,11 @@ var interpreters = []string{"sh", "bash", "python", "node", "java", "perl", "rub
 // engine, "" when it can. What only a cluster has is named rather than left out:
 // without it the container would not be what its author wrote.
 func (p part) uncontained(h Host) string {
-	if p.role == service.RoleRouter || p.role == service.RoleTransformer || p.role == service.RoleExplainer {
-		return "the " + string(p.role) + " calls the service's other roles on this machine's loopback, which a container does not reach"
+	if calls := p.role == service.RoleRouter || p.role == service.RoleTransformer || p.role == service.RoleExplainer; calls && h.Containers.NoCalls != "" {
+		return "the " + string(p.role) + " calls the service's other components: " + h.Containers.NoCalls
+	}
+	if m := p.serving(); m != nil && slices.ContainsFunc(slices.Concat(m.Command, m.Args), func(w string) bool { return strings.HasPrefix(w, "--service-discovery") }) {
+		return "it looks for pods (--service-discovery), which one machine does not have"
 	}
 	if gpus, _ := p.needs(); gpus > 0 && h.Containers.NoGPUs != "" {
 		return h.Containers.NoGPUs

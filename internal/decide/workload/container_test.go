@@ -68,6 +68,29 @@ func TestRenderContainer(t *testing.T) {
 	}
 }
 
+// TestCallingContainer: a transformer's container is told the addresses that a process
+// would be told, and its own port.
+func TestCallingContainer(t *testing.T) {
+	beside := &service.Component{Main: "main", Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/resize:1",
+		Args: []string{"--size=3", "--predictor_host", "elsewhere"}, Ports: []corev1.ContainerPort{{ContainerPort: 7000}}}}}}
+	svc := &service.Service{Meta: service.Meta{Key: service.Key{Namespace: "default", Name: "iris"}}, Custom: true,
+		Components: service.Components{Engine: beside, Transformer: beside}}
+	rev, err := Render(Input{Service: svc, Containers: []service.Role{service.RoleEngine, service.RoleTransformer}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := Location{Port: 20000, Addresses: map[service.Role]string{service.RoleEngine: "127.0.0.1:20001"}}
+	for role, want := range map[service.Role][]string{
+		service.RoleTransformer: {"--size=3", "--predictor_host", "127.0.0.1:20001", "--model_name", "iris", "--http_port", "7000"},
+		service.RoleEngine:      {"--size=3", "--predictor_host", "elsewhere"},
+	} {
+		out, err := rev.Component(role).Process.Resolve(at)
+		if err != nil || !reflect.DeepEqual(out.Command, want) {
+			t.Errorf("%s: %q, %v, want %q", role, out.Command, err, want)
+		}
+	}
+}
+
 func TestContainerPorts(t *testing.T) {
 	port := func(name string, n int32) corev1.ContainerPort {
 		return corev1.ContainerPort{Name: name, ContainerPort: n}

@@ -418,9 +418,10 @@ func (p Process) Resolve(pl Location) (Process, error) {
 }
 
 // Within is where a replica's container sees itself: its own ports, and its files
-// where they are mounted.
+// where they are mounted. Other roles are where they are for processes: their addresses
+// are opened in the container's network.
 func (pl Location) Within(c *Container) Location {
-	out := Location{Port: int(c.Port), GRPCPort: int(c.GRPCPort), MetricsPort: int(cmp.Or(c.MetricsPort, c.Port)), ModelPath: pl.ModelPath, AdapterPaths: map[string]string{}}
+	out := Location{Port: int(c.Port), GRPCPort: int(c.GRPCPort), MetricsPort: int(cmp.Or(c.MetricsPort, c.Port)), ModelPath: pl.ModelPath, AdapterPaths: map[string]string{}, Addresses: pl.Addresses}
 	if pl.Mounted && out.ModelPath != "" {
 		out.ModelPath = cmp.Or(pl.Root, ModelAt)
 	}

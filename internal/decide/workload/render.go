@@ -369,6 +369,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	c.Process.locate(in.partsOf(role))
 	if slices.Contains(in.Containers, role) { // its command line is that of its container, which is complete now
 		c.Process = contained(c, own, overGRPC(in.Protocol))
+		c.Process.call(role, s.Name, in.predictor())
 		c.Process.settle(in, role, first(over.Local, base.Local), c.Limits.Standby)
 	}
 	return expandAll(c, data, expression.ReplicaFields, string(role))

@@ -319,6 +319,49 @@ func (u *unit) letRead(r *running) {
 	}
 }
 
+// reach opens, in the network of a replica's container, the addresses of the other roles
+// that it was told, and serves them until ctx ends.
+func (u *unit) reach(ctx context.Context, r *running) error {
+	if r.container == nil || len(r.peers) == 0 || u.p.cfg.Forward == nil {
+		return nil
+	}
+	pid, err := r.container.pid(ctx)
+	if err != nil {
+		return err
+	}
+	for role, at := range r.peers {
+		l, err := r.container.engine.Listen(ctx, pid, at, u.p.cfg.Executable, HandListener)
+		if err != nil {
+			if s, gone := r.container.engine.Inspect(ctx, r.container.name); gone == nil && !s.Running {
+				<-ctx.Done() // its client tells why it ended, which is the cause
+			}
+			return fmt.Errorf("the address of the service's %s: %w", role, err)
+		}
+		context.AfterFunc(ctx, func() { _ = l.Close() })
+		u.p.inner.serve.Go(func() { u.p.cfg.Forward(ctx, workload.Ref{Service: u.o.key, Role: role}, l) })
+	}
+	return nil
+}
+
+// HandListener is the word with which Executable hands a listener over
+// ([containers.Hand]).
+const HandListener = "hand-listener"
+
+// pid is the id of the container's first process, once it runs.
+func (c *contained) pid(ctx context.Context) (int, error) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		s, err := c.engine.Inspect(ctx, c.name)
+		if err == nil && s.Running && s.PID > 0 {
+			return s.PID, nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
 // stop ends a replica's process, and its container with it.
 func (u *unit) stop(r *running) child.Exit {
 	if r.container == nil {

@@ -31,7 +31,14 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	w := newSupervisor(u, r)
-	go w.readyProbe.watchReadiness(ctx)
+	unreached := make(chan error, 1)
+	go func() {
+		if err := u.reach(ctx, r); err != nil {
+			unreached <- err
+			return
+		}
+		w.readyProbe.watchReadiness(ctx)
+	}()
 	limit := u.component.Load().Limits.StartupTimeout
 	if limit <= 0 {
 		limit = service.DefaultStartupTimeout
@@ -53,6 +60,8 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 			}
 		case <-r.proc.Done():
 			return w.exited(), w.lasted(), false
+		case err := <-unreached:
+			return w.end("AddressUnavailable", oneLine(err.Error())), 0, false
 		case <-startup.C:
 			if !w.ever {
 				return w.tooSlow(limit), 0, false

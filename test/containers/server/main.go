@@ -4,10 +4,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -15,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -24,7 +28,12 @@ func main() {
 	repository := flag.String("model-repository", "", "")
 	rest := flag.String("rest_api_port", "", "")
 	http8000 := flag.String("http-port", "", "")
+	predictor := flag.String("predictor_host", "", "")
+	kserve := flag.String("http_port", "", "")
 	flag.Parse()
+	if *predictor != "" {
+		beside(*name, *predictor, ":"+*kserve)
+	}
 	dir := *base
 	if *repository != "" { // of models by their names
 		models, err := os.ReadDir(*repository)
@@ -57,6 +66,45 @@ func main() {
 	go func() { <-stop; log.Print("ends as asked"); os.Exit(0) }()
 	log.Printf("%s times %v listens on %s as user %d", *name, factor, address, os.Getuid())
 	log.Fatal(http.ListenAndServe(address, handler(*name, factor)))
+}
+
+// beside stands for transformers and explainers: it adds 1 to each number and asks the
+// predictor. It says which of the addresses in TRY it reaches.
+func beside(name, predictor, address string) {
+	for _, at := range strings.Fields(os.Getenv("TRY")) {
+		c, err := net.DialTimeout("tcp", at, 5*time.Second)
+		if log.Printf("reaches %s: %t", at, err == nil); err == nil {
+			_ = c.Close()
+		}
+	}
+	http.HandleFunc("GET /v1/models/"+name, func(http.ResponseWriter, *http.Request) {})
+	http.HandleFunc("POST /v1/models/{call}", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Instances []float64 }
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		for i := range in.Instances {
+			in.Instances[i]++
+		}
+		body, _ := json.Marshal(map[string]any{"instances": in.Instances})
+		resp, err := http.Post("http://"+predictor+"/v1/models/"+name+":predict", "application/json", bytes.NewReader(body))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		w.WriteHeader(resp.StatusCode)
+		_, call, _ := strings.Cut(r.PathValue("call"), ":")
+		_, _ = fmt.Fprintf(w, `{"by": %q, "predictor": `, call)
+		_, _ = io.Copy(w, resp.Body)
+		_, _ = w.Write([]byte("}"))
+	})
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() { <-stop; os.Exit(0) }()
+	log.Printf("%s is asked by way of %s", predictor, address)
+	log.Fatal(http.ListenAndServe(address, nil))
 }
 
 // load reads the model: the one file of a folder, or of a version below it.

@@ -2,6 +2,8 @@ package containers
 
 import (
 	"errors"
+	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +86,34 @@ func TestFacts(t *testing.T) {
 		if why := e.noGPUs(); why != "" {
 			t.Errorf("%s with CDI: %q", e.Name, why)
 		}
+	}
+}
+
+// TestNoCalls: whose containers' networks can be entered.
+func TestNoCalls(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("engines have a machine of their own here")
+	}
+	for _, c := range []struct {
+		e    Engine
+		says string
+	}{
+		{Engine{Name: Podman, facts: facts{root: true}}, ""},
+		{Engine{Name: Podman, facts: facts{rootless: true}}, ""},
+		{Engine{Name: Docker, facts: facts{root: true}}, ""},
+		{Engine{Name: Docker}, "only root may enter the network of docker's containers"},
+	} {
+		if _, err := exec.LookPath(nsenter); err != nil {
+			c.says = "install util-linux"
+		}
+		if why := c.e.noCalls(); !strings.Contains(why, c.says) || c.says == "" && why != "" {
+			t.Errorf("%s %+v: %q", c.e.Name, c.e.facts, why)
+		}
+	}
+	// A process that is not there has no network.
+	e := Engine{Name: Podman, facts: facts{root: true}}
+	if l, err := e.Listen(t.Context(), 1<<22, "127.0.0.1:0", "/bin/true"); err == nil || l != nil {
+		t.Errorf("%v, %v", l, err)
 	}
 }
 

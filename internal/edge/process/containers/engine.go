@@ -150,6 +150,7 @@ type Finder struct {
 	engine *Engine
 	lacks  string
 	noGPUs string
+	noCalls string
 }
 
 const lookInterval = 10 * time.Second
@@ -166,7 +167,7 @@ func (f *Finder) Find(ctx context.Context) (e *Engine, lacks string) {
 	}
 	f.engine, f.lacks = find(ctx, f.Mode)
 	if f.engine != nil {
-		f.noGPUs = f.engine.noGPUs()
+		f.noGPUs, f.noCalls = f.engine.noGPUs(), f.engine.noCalls()
 	}
 	if f.looked = time.Now(); ctx.Err() != nil {
 		f.looked = time.Time{}
@@ -180,7 +181,7 @@ func (f *Finder) Host(ctx context.Context) selection.Containers {
 	if e == nil {
 		return selection.Containers{Lacks: lacks}
 	}
-	return selection.Containers{Engine: e.String(), NoGPUs: f.noGPUs, NoMemoryLimits: e.NoMemoryLimits}
+	return selection.Containers{Engine: e.String(), NoGPUs: f.noGPUs, NoCalls: f.noCalls, NoMemoryLimits: e.NoMemoryLimits}
 }
 
 // find looks for an engine that answers.
