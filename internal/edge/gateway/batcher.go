@@ -42,6 +42,10 @@ type gathering struct {
 
 type member struct {
 	instances []json.RawMessage
+	asked     http.Header // of the request, whose id and begin follow
+	id        string
+	begun     time.Time
+	logged    logged
 	answered  chan struct{}
 	// The answer, once answered is closed.
 	status int
@@ -53,7 +57,7 @@ type member struct {
 // batcher. It reports whether the request is answered.
 func (x *exchange) gather() (answered bool, err error) {
 	c := &x.req.call
-	if c.Surface != surface.V1 || c.After != ":predict" || x.req.r.Context().Value(aloneKey{}) != nil {
+	if c.Surface != surface.V1 || c.After != ":predict" || gathered(x.req.r.Context()) != nil {
 		return false, nil
 	}
 	q := x.query()
@@ -68,7 +72,7 @@ func (x *exchange) gather() (answered bool, err error) {
 	if err := ingress.CheckModel(x.gw.dispatch, x.pass, q); err != nil {
 		return false, err
 	}
-	m := &member{instances: instances, answered: make(chan struct{})}
+	m := &member{instances: instances, asked: x.req.r.Header.Clone(), id: x.req.id, begun: x.seen.Begun, answered: make(chan struct{})}
 	in := x.gw.join(gatheringKey{to, c.Target("", model), x.req.r.URL.RawQuery}, m, b)
 	select {
 	case <-m.answered:
@@ -149,6 +153,8 @@ func (g *Gateway) answer(in *gathering) {
 	status, header, bodies := g.askBatch(in, lists, counts)
 	for i, m := range in.members {
 		m.status, m.header, m.body = status, header, bodies[min(i, len(bodies)-1)]
+		m.logged.answer.Write(m.body)
+		g.logAnswer(&m.logged, status)
 		close(m.answered)
 	}
 }
@@ -166,7 +172,7 @@ func (g *Gateway) askBatch(in *gathering, lists [][]json.RawMessage, counts []in
 	if in.key.query != "" {
 		target += "?" + in.key.query
 	}
-	r, err := http.NewRequestWithContext(withAlone(in.ctx), http.MethodPost, target, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(context.WithValue(in.ctx, gatheringContext{}, in), http.MethodPost, target, bytes.NewReader(body))
 	if err != nil {
 		return failed(err)
 	}
@@ -186,7 +192,11 @@ func (g *Gateway) askBatch(in *gathering, lists [][]json.RawMessage, counts []in
 	return http.StatusOK, http.Header{"Content-Type": {surface.TypeJSON}}, out
 }
 
-// aloneKey marks the context of a request that is a batch already.
-type aloneKey struct{}
+// gatheringContext is the key of the context of a request that is a batch.
+type gatheringContext struct{}
 
-func withAlone(ctx context.Context) context.Context { return context.WithValue(ctx, aloneKey{}, true) }
+// gathered is the batch that a request is; nil for any other request.
+func gathered(ctx context.Context) *gathering {
+	in, _ := ctx.Value(gatheringContext{}).(*gathering)
+	return in
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -65,6 +66,52 @@ func TestBatcherJoinsRequests(t *testing.T) {
 	all.Wait()
 	if calls.Load() != 1 || most.Load() != 20 {
 		t.Errorf("%d requests reached the replica, the largest of %d instances", calls.Load(), most.Load())
+	}
+}
+
+// TestBatcherLogsEachRequest: the logger of a service with a batcher gets each request as
+// its client has sent it, and each client's answer, with the id and the fields of its own.
+func TestBatcherLogsEachRequest(t *testing.T) {
+	r := newRig(t, nil)
+	to := newReceiver(t)
+	var calls, most atomic.Int32
+	p := logging(pool("m", doubler(t, &calls, &most)), service.Logger{URL: to.url, Mode: service.LogAll, Headers: []string{"X-Tenant"}})
+	p.Batcher = &service.Batcher{MaxSize: 3, MaxLatency: time.Minute}
+	r.d.SetPool(p)
+	var all sync.WaitGroup
+	for i := range 3 {
+		all.Go(func() {
+			id := strconv.Itoa(i)
+			a := r.send(http.MethodPost, "/v1/models/m:predict", `{"instances":[`+id+`]}`, "Ce-Id", id, "X-Tenant", "t"+id)
+			if a.code != http.StatusOK {
+				t.Error(a)
+			}
+		})
+	}
+	all.Wait()
+	seen := map[string]int{}
+	for range 6 {
+		h, body := <-to.events, <-to.bodies
+		id := h.Get("Ce-Id")
+		if h.Get("Ce-Metadata") != `{"X-Tenant":["t`+id+`"]}` {
+			t.Errorf("%s: %s", id, h.Get("Ce-Metadata"))
+		}
+		n, _ := strconv.Atoi(id)
+		switch want := fmt.Sprintf(`"predictions":[%d]}`, 2*n); h.Get("Ce-Type") {
+		case eventRequest:
+			if body != `{"instances":[`+id+`]}` {
+				t.Errorf("request %s: %s", id, body)
+			}
+		case eventResponse:
+			if !strings.HasSuffix(body, want) || !strings.Contains(body, "batchId") {
+				t.Errorf("answer %s: %s", id, body)
+			}
+		}
+		seen[h.Get("Ce-Type")+id]++
+	}
+	r.gw.payloads.Close(t.Context())
+	if len(seen) != 6 || len(to.events) > 0 || calls.Load() != 1 {
+		t.Errorf("%v, and %d more; %d calls", seen, len(to.events), calls.Load())
 	}
 }
 

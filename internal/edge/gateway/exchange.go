@@ -223,7 +223,7 @@ func (x *exchange) forward() error {
 	err = out.run(&x.response, &x.seen, x.gw.cfg.StallTimeout, x.proxy.ends())
 	if errors.Is(err, io.EOF) {
 		x.copyTrailer(&in)
-		x.logAnswer(in.status)
+		x.gw.logAnswer(&x.logged, in.status)
 		return nil
 	}
 	if err == nil || x.req.r.Context().Err() != nil {

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"cmp"
+	"encoding/json"
 	"net/http"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/batch"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/observe"
 	"roundhouse.dev/roundhouse/internal/edge/gateway/payloads"
 	"roundhouse.dev/roundhouse/internal/state/dispatch"
@@ -22,40 +24,54 @@ const headerEventID = "Ce-Id"
 
 // logged is what the logger of a request's pool gets. Its zero value is nothing.
 type logged struct {
-	of     *dispatch.Logger
 	event  payloads.Event // what request and answer share
 	answer *payloads.Copy // nil: the answer is not copied
 }
 
 // logRequest copies an admitted request for the logger of its pool, and prepares to
-// copy the answer.
+// copy the answer. Of a batch these are the requests that were gathered, which as in
+// KServe are logged as their clients have sent them.
 func (x *exchange) logRequest() {
-	x.keepBodies(x.proxy.grant.Pool().KeepBodies)
-	of := x.proxy.grant.Pool().Logger
-	if of == nil {
+	pool := x.proxy.grant.Pool()
+	x.keepBodies(pool.KeepBodies)
+	if pool.Logger == nil {
 		return
 	}
-	h := x.req.r.Header
-	x.logged = logged{of: of, event: payloads.Event{URL: of.URL, Namespace: of.Service.Namespace, ID: cmp.Or(h.Get(headerEventID), x.req.id), Time: x.seen.Begun,
+	if in := gathered(x.req.r.Context()); in != nil {
+		for _, m := range in.members {
+			body, err := batch.JoinInstances([][]json.RawMessage{m.instances})
+			m.logged = x.gw.record(pool.Logger, m.asked, m.id, m.begun, body, err == nil)
+		}
+		return
+	}
+	b := &x.req.body
+	x.logged = x.gw.record(pool.Logger, x.req.r.Header, x.req.id, x.seen.Begun, b.head, b.tail == nil)
+}
+
+// record copies a request for a logger, and prepares to copy the answer. whole says that
+// body is all of it.
+func (g *Gateway) record(of *dispatch.Logger, h http.Header, id string, begun time.Time, body []byte, whole bool) logged {
+	l := logged{event: payloads.Event{URL: of.URL, Namespace: of.Service.Namespace, ID: cmp.Or(h.Get(headerEventID), id), Time: begun,
 		Source: "/" + of.Service.Namespace + "/" + of.Service.Name, ContentType: h.Get("Content-Type"),
 		Attributes: map[string]string{"Inferenceservicename": of.Service.Name, "Namespace": of.Service.Namespace,
 			"Component": component(of.Component), "Endpoint": endpoint(of.Service), "Metadata": payloads.JSON(metadata(h, of.Headers))}}}
 	if len(of.Annotated) > 0 {
-		x.logged.event.Attributes["Annotations"] = payloads.JSON(of.Annotated)
+		l.event.Attributes["Annotations"] = payloads.JSON(of.Annotated)
 	}
 	if of.Mode.Requests() {
-		e := x.logged.event
-		e.Type, e.Data = eventRequest, x.gw.payloads.Copy()
-		if b := &x.req.body; b.tail == nil {
-			e.Data.Write(b.head)
+		e := l.event
+		e.Type, e.Data = eventRequest, g.payloads.Copy()
+		if whole {
+			e.Data.Write(body)
 		} else {
 			e.Data.Lose() // it is not in memory
 		}
-		x.gw.payloads.Put(e)
+		g.payloads.Put(e)
 	}
 	if of.Mode.Responses() {
-		x.logged.answer = x.gw.payloads.Copy()
+		l.answer = g.payloads.Copy()
 	}
+	return l
 }
 
 // keepBodies keeps up to most bytes of the request's body, and of the answer's when it
@@ -72,15 +88,14 @@ func (x *exchange) keepBodies(most int) {
 
 // logAnswer hands on the copy of an answer. As in KServe, only answers of 200 are
 // logged.
-func (x *exchange) logAnswer(status int) {
-	l := &x.logged
+func (g *Gateway) logAnswer(l *logged, status int) {
 	if l.answer == nil {
 		return
 	}
 	if status == http.StatusOK {
 		e := l.event
 		e.Type, e.Time, e.Data = eventResponse, time.Now(), l.answer
-		x.gw.payloads.Put(e)
+		g.payloads.Put(e)
 	} else {
 		l.answer.Drop()
 	}

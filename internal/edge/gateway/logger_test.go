@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -21,11 +22,14 @@ type receiver struct {
 
 func newReceiver(t *testing.T) *receiver {
 	r := &receiver{events: make(chan http.Header, 100), bodies: make(chan string, 100)}
+	var one sync.Mutex // so that an event and its body come together
 	r.url = "http://" + replicaServer(t, func(w http.ResponseWriter, q *http.Request) {
 		b, err := io.ReadAll(q.Body)
 		if err != nil {
 			t.Error(err)
 		}
+		one.Lock()
+		defer one.Unlock()
 		r.events <- q.Header
 		r.bodies <- string(b)
 		w.WriteHeader(http.StatusAccepted)
