@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -372,6 +373,38 @@ func TestRouting(t *testing.T) {
 	}
 	if got := r.field(u, "parent"); !strings.Contains(got, "name:gw") || !strings.Contains(got, "Accepted") {
 		t.Errorf("parents %s", got)
+	}
+}
+
+// TestGraphGeneration: a graph's status names the generation that it speaks of, and goes
+// on naming that while the object has changed and nobody has read the change.
+func TestGraphGeneration(t *testing.T) {
+	r := newRig(t, "kserve")
+	u := r.apply("{apiVersion: serving.kserve.io/v1alpha1, kind: InferenceGraph, metadata: {name: g}, spec: {nodes: {root: {routerType: Sequence, steps: [{serviceName: a}]}}}}")
+	doc, err := objects.Document(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := dialect.Read("", doc)
+	if len(res.Objects) != 1 {
+		t.Fatal(res.Problems)
+	}
+	write := func(ready string) {
+		st := fleet.RoutingState{Object: fleet.Object{Object: res.Objects[0]}, Status: routing.Status{
+			Conditions: []service.Condition{{Type: routing.ConditionReady, Status: ready, Reason: "R", Since: time.Now()}}}}
+		if err := r.Routing(t.Context(), []fleet.RoutingState{st}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("True")
+	if got := r.field(u, "observedGeneration"); got != strconv.FormatInt(u.GetGeneration(), 10) {
+		t.Errorf("the status is of generation %s, the object's is %d", got, u.GetGeneration())
+	}
+	first := r.field(u, "observedGeneration")
+	r.apply("{apiVersion: serving.kserve.io/v1alpha1, kind: InferenceGraph, metadata: {name: g}, spec: {nodes: {root: {routerType: Sequence, steps: [{serviceName: b}]}}}}")
+	write("False")
+	if got := r.field(u, "observedGeneration"); got != first {
+		t.Errorf("the status of generation %s says that it is of %s", first, got)
 	}
 }
 

@@ -121,10 +121,7 @@ func (w *Writer) Report(ctx context.Context, st fleet.ServiceState) (again time.
 // that is not served as it is.
 func (w *Writer) stated(u *unstructured.Unstructured, st fleet.ServiceState) service.Status {
 	out := st.Status
-	out.Generation, _, _ = unstructured.NestedInt64(u.Object, "status", "observedGeneration")
-	if doc, err := objects.Document(u); err == nil && bytes.Equal(doc, st.Object.Original) && st.Status.Generation == st.Generation {
-		out.Generation = u.GetGeneration()
-	}
+	out.Generation = observed(u, st.Object.Original, st.Status.Generation == st.Generation)
 	w.mu.Lock()
 	r, bad := w.mu.refused[u.GetUID()]
 	w.mu.Unlock()
@@ -133,6 +130,17 @@ func (w *Writer) stated(u *unstructured.Unstructured, st fleet.ServiceState) ser
 		out = spoilt(out, r)
 	}
 	return out
+}
+
+// observed is the generation of an API object that a status speaks of, which was made
+// of original: the object's own where that is as the object is now and nothing has
+// changed since, else the one that its status has.
+func observed(u *unstructured.Unstructured, original []byte, settled bool) int64 {
+	before, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration")
+	if doc, err := objects.Document(u); err == nil && bytes.Equal(doc, original) && settled {
+		return u.GetGeneration()
+	}
+	return before
 }
 
 // Refused writes what is wrong with a manifest. If the service continues as it
@@ -210,7 +218,11 @@ func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error
 			errs = append(errs, err)
 			continue
 		}
-		_, err = w.put(ctx, u, dialect.RoutingStatus(st.Object.Routing, st.Status))
+		status := dialect.RoutingStatus(st.Object.Routing, st.Status)
+		if st.Object.Routing.RoutingKind() == routing.KindGraph { // the one of these kinds that states it
+			status["observedGeneration"] = observed(u, st.Object.Original, true)
+		}
+		_, err = w.put(ctx, u, status)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
