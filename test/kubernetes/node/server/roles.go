@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -126,6 +127,30 @@ func transformer(ctx context.Context, args []string) error {
 		reply(w, answer, err)
 	})
 	return serve(ctx, fmt.Sprintf(":%d", *port), mux)
+}
+
+// sink keeps the CloudEvents that it is sent, and shows them at /seen.
+func sink(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New("want PORT")
+	}
+	var mu sync.Mutex
+	var seen strings.Builder
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /", func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+		mu.Lock()
+		defer mu.Unlock()
+		if seen.Len() < maxBody {
+			_, _ = fmt.Fprintf(&seen, "%s %s inferenceservicename=%s %s %v\n", r.Header.Get("Ce-Type"), r.Header.Get("Ce-Id"), r.Header.Get("Ce-Inferenceservicename"), body, err)
+		}
+	})
+	mux.HandleFunc("GET /seen", func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = io.WriteString(w, seen.String())
+	})
+	return serve(ctx, ":"+args[0], mux)
 }
 
 // router does with vLLM's engines what SGLang's router does with SGLang's: it
