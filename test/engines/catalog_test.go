@@ -116,19 +116,26 @@ func (e environment) takes(t *testing.T, runtime, program string, help ...string
 	}
 }
 
-// flagsOf are the flags of a runtime's command and of its adapters.
-func flagsOf(t *testing.T, runtime string) (flags []string) {
+// entry is a runtime of the catalog.
+func entry(t *testing.T, name string) *words.Runtime {
 	t.Helper()
 	all, err := catalog.Runtimes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(all, func(rt words.Runtime) bool { return rt.Name == runtime })
+	at := slices.IndexFunc(all, func(rt words.Runtime) bool { return rt.Name == name })
 	if at < 0 {
-		t.Fatalf("the catalog has no %s", runtime)
+		t.Fatalf("the catalog has no %s", name)
 	}
-	words := all[at].Components.Engine.Local.Command[1:]
-	if a := all[at].Adapters; a != nil {
+	return &all[at]
+}
+
+// flagsOf are the flags of a runtime's command and of its adapters.
+func flagsOf(t *testing.T, runtime string) (flags []string) {
+	t.Helper()
+	rt := entry(t, runtime)
+	words := rt.Components.Engine.Local.Command[1:]
+	if a := rt.Adapters; a != nil {
 		words = slices.Concat(words, a.Args, a.Each, a.Rank)
 	}
 	for _, w := range words {
@@ -143,13 +150,8 @@ func flagsOf(t *testing.T, runtime string) (flags []string) {
 func TestMLServerSettings(t *testing.T) {
 	t.Parallel()
 	bin := mlserver.needs(t, "mlserver", "python")
-	all, err := catalog.Runtimes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := slices.IndexFunc(all, func(rt words.Runtime) bool { return rt.Name == "kserve-mlserver" })
 	var names []string
-	for _, v := range all[at].Components.Engine.Local.Env {
+	for _, v := range entry(t, "kserve-mlserver").Components.Engine.Local.Env {
 		names = append(names, fmt.Sprintf("%q", v.Name))
 	}
 	out, err := exec.Command(filepath.Join(bin, "python"), "-c", `

@@ -74,9 +74,9 @@ func TestSGLangEmbeds(t *testing.T) {
 func TestSGLangDrains(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
-	const one, two, slow = "minReplicas: 1, maxReplicas: 1", "minReplicas: 2, maxReplicas: 2", ", terminationGracePeriodSeconds: 1200" // a stream takes minutes on a slow machine
-	n.apply(sglangAlone(folder, two, slow))
-	n.drains(sglangAlone(folder, one, slow), sglangAlone(folder, one, slow+", args: [--max-running-requests, '8']"), n.ready("tiny", 2), "sglang:num_running_reqs")
+	const one, two = "minReplicas: 1, maxReplicas: 1", "minReplicas: 2, maxReplicas: 2"
+	n.apply(sglangAlone(folder, two, ""))
+	n.drains(sglangAlone(folder, one, ""), sglangAlone(folder, one, ", args: [--max-running-requests, '8']"), n.ready("tiny", 2), "sglang:num_running_reqs")
 }
 
 // TestSGLangPriority wakes SGLang from zero; a request of a higher priority is

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // stream is an event stream of which the first event has been read. What is not
@@ -102,6 +105,50 @@ func (s *stream) broken() {
 		if !strings.HasPrefix(e, "data: {") || !strings.HasSuffix(e, "}") {
 			s.t.Errorf("half an event: %.300q", e)
 		}
+	}
+}
+
+// hook runs what the pods of a catalog's entry run before SIGTERM, with the address of a
+// replica in the place of the pod's own. It is closed when that ends.
+func (n *node) hook(runtime string, p part) (gone <-chan struct{}) {
+	n.t.Helper()
+	rt := entry(n.t, runtime)
+	m := rt.Components.Engine.Pod.Containers[0]
+	if m.Lifecycle == nil || m.Lifecycle.PreStop == nil || m.Lifecycle.PreStop.Exec == nil {
+		n.t.Fatalf("the entry %s has no hook", runtime)
+	}
+	words := slices.Clone(m.Lifecycle.PreStop.Exec.Command)
+	pod := fmt.Sprintf("http://127.0.0.1:%d/metrics", m.Ports[0].ContainerPort)
+	last := len(words) - 1
+	if !strings.Contains(words[last], pod) {
+		n.t.Fatalf("the hook of %s does not ask %s: %s", runtime, pod, words[last])
+	}
+	words[last] = strings.Replace(words[last], pod, p.metrics(), 1)
+	if _, err := exec.LookPath("curl"); err != nil {
+		n.t.Fatalf("%v: install curl, which the hook runs", err)
+	}
+	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer cancel()
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			n.t.Errorf("the hook of %s: %v %s", runtime, err, out)
+		}
+	}()
+	n.t.Cleanup(func() { cancel(); <-done })
+	return done
+}
+
+// stays fails if what is to go on ends within the next moments: the hook has looked
+// at the engine by then.
+func stays(t *testing.T, gone <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-gone:
+		t.Error("the hook did not wait for the stream")
+	case <-time.After(6 * time.Second):
 	}
 }
 

@@ -320,6 +320,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	}
 	in.kserve(&c)
 	in.parallelism(&c)
+	c.drains(in)
 	if in.Cluster {
 		c.Labels = overlay(c.Labels, dialectLabels(in, role))
 	} else if !slices.Contains(in.Containers, role) {
@@ -332,6 +333,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 			c.Process.call(role, s.Name, in.predictor())
 		}
 		c.Process.settle(in, role, local, c.Limits.Standby)
+		c.Process.drains(in, &c.Pod)
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err
@@ -343,6 +345,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if slices.Contains(in.Containers, role) { // its command line is that of its container, which is complete now
 		c.Process = contained(c, own, overGRPC(in.Protocol))
 		c.Process.settle(in, role, first(over.Local, base.Local), c.Limits.Standby)
+		c.Process.drains(in, &c.Pod)
 	}
 	return expandAll(c, data, expression.ReplicaFields, string(role))
 }
