@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -46,7 +47,16 @@ func TestSGLang(t *testing.T) {
 	n.total(was.metrics(), running, 1)
 	n.scraped()
 	s.cancel()
-	n.total(was.metrics(), running, 0)
+	n.left(was.metrics(), long("tiny"), "sglang:generation_tokens_total", func(want int) { n.total(was.metrics(), running, want) })
+
+	// Its pods have no hook, since it finishes what it has after SIGTERM.
+	s = n.stream("/v1/completions", long("tiny"))
+	n.total(was.metrics(), running, 1)
+	if err := syscall.Kill(was.PID, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.used(longTokens)
+	n.restarted("tiny", was.PID)
 }
 
 // TestSGLangKilled kills each of SGLang's processes.

@@ -123,7 +123,8 @@ func (n *node) hook(runtime string, p part) (gone <-chan struct{}) {
 	if !strings.Contains(words[last], pod) {
 		n.t.Fatalf("the hook of %s does not ask %s: %s", runtime, pod, words[last])
 	}
-	words[last] = strings.Replace(words[last], pod, p.metrics(), 1)
+	// It looks at once, and not only when gateways have heard of the pod's end.
+	words[last] = strings.TrimPrefix(strings.Replace(words[last], pod, p.metrics(), 1), "sleep 3; ")
 	if _, err := exec.LookPath("curl"); err != nil {
 		n.t.Fatalf("%v: install curl, which the hook runs", err)
 	}
@@ -148,7 +149,7 @@ func stays(t *testing.T, gone <-chan struct{}) {
 	select {
 	case <-gone:
 		t.Error("the hook did not wait for the stream")
-	case <-time.After(6 * time.Second):
+	case <-time.After(3 * time.Second):
 	}
 }
 
@@ -184,6 +185,42 @@ func (n *node) figure(url, name string, want float64) {
 		}
 		return got == want, strconv.FormatFloat(got, 'g', -1, 64)
 	})
+}
+
+// left fails unless an engine stops its work on a stream whose client leaves, by its own
+// counters: in less than half of the time that the whole answer takes, which is measured
+// first, and before it made half of the tokens. running waits until so many requests
+// run; tokens is the counter of tokens made, "" where there is none.
+func (n *node) left(page, body, tokens string, running func(want int)) {
+	n.t.Helper()
+	// Some engines count the tokens of a request once it has ended.
+	made := func(of func()) float64 {
+		before := n.figures(page)[tokens]
+		of()
+		running(0)
+		return n.figures(page)[tokens] - before
+	}
+	var whole, took time.Duration
+	all := made(func() {
+		begun := time.Now()
+		n.stream("/v1/completions", body).rest()
+		whole = time.Since(begun)
+	})
+	var begun time.Time
+	some := made(func() {
+		s := n.stream("/v1/completions", body)
+		running(1)
+		begun = time.Now()
+		s.cancel()
+	})
+	took = time.Since(begun)
+	n.t.Logf("the whole stream took %s and %v tokens; left, the engine ended it after %s and %v", whole.Round(time.Millisecond), all, took.Round(time.Millisecond), some)
+	if took >= whole/2 {
+		n.t.Errorf("the engine went on for %s with a stream that its client left, and takes %s for all of it", took, whole)
+	}
+	if tokens != "" && (all == 0 || some >= all/2) {
+		n.t.Errorf("of a stream that its client left the engine made %v tokens, of a whole one %v", some, all)
+	}
 }
 
 // metrics is the address of a replica's page of metrics.
