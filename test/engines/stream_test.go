@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -118,15 +119,19 @@ func (n *node) hook(runtime string, p part) (gone <-chan struct{}) {
 		n.t.Fatalf("the entry %s has no hook", runtime)
 	}
 	words := slices.Clone(m.Lifecycle.PreStop.Exec.Command)
-	pod := fmt.Sprintf("http://127.0.0.1:%d/metrics", m.Ports[0].ContainerPort)
-	last := len(words) - 1
-	if !strings.Contains(words[last], pod) {
-		n.t.Fatalf("the hook of %s does not ask %s: %s", runtime, pod, words[last])
+	script, port := words[len(words)-1], m.Ports[0].ContainerPort
+	here, err := url.Parse(p.metrics())
+	if err != nil {
+		n.t.Fatal(err)
 	}
 	// It looks at once, and not only when gateways have heard of the pod's end.
-	words[last] = strings.TrimPrefix(strings.Replace(words[last], pod, p.metrics(), 1), "sleep 3; ")
+	words[len(words)-1] = strings.NewReplacer("sleep 3; ", "", "time.sleep(3)\n", "",
+		fmt.Sprintf("http://127.0.0.1:%d/", port), "http://"+here.Host+"/", fmt.Sprintf(`"127.0.0.1", %d`, port), fmt.Sprintf("%q, %s", here.Hostname(), here.Port())).Replace(script)
+	if strings.Contains(words[len(words)-1], fmt.Sprint(port)) {
+		n.t.Fatalf("the hook of %s is not one that this test can lead to %s: %s", runtime, here.Host, script)
+	}
 	if _, err := exec.LookPath("curl"); err != nil {
-		n.t.Fatalf("%v: install curl, which the hook runs", err)
+		n.t.Fatalf("%v: install curl, which hooks run", err)
 	}
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
