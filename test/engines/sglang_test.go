@@ -26,6 +26,7 @@ func sglangAlone(folder, scaling, more string) string {
 // that leaves, and the end of each of its processes.
 func TestSGLang(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
+	sglang.takes(t, "sglang", "sglang", "serve", "--help")
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
 	n.apply(sglangService("tiny", folder, ", args: [--enable-priority-scheduling, --constrained-json-disable-any-whitespace, --tool-call-parser, qwen25]"))
 	was := n.ready("tiny", 1)[0]
