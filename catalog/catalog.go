@@ -93,12 +93,53 @@ func joined(all []service.Runtime, locals map[string]*service.Local) ([]service.
 		if d := rt.Origin.Dialect(); d == service.DialectOME || d == service.DialectKServe && rt.Components.Engine.Local == nil {
 			*rt = workload.Localize(*rt, builtin, selection.Host{})
 		}
+		if rt.Origin.Dialect() != service.DialectRoundhouse {
+			finish(rt, builtin)
+		}
 	}
 	for name := range locals {
 		return nil, fmt.Errorf("catalog: %s speaks of %s, which no file defines", localFile, name)
 	}
 	slices.SortFunc(all, func(a, b service.Runtime) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
+}
+
+// finish has a runtime's engines and decoders end as those of the builtin runtimes of
+// the same image and port do, whose hooks let streams end before the program does.
+func finish(rt *service.Runtime, builtin []service.Runtime) {
+	for _, role := range []service.Role{service.RoleEngine, service.RoleDecoder} {
+		c := rt.Components.Get(role)
+		if c == nil {
+			continue
+		}
+		filled := *c
+		filled.Pod = *c.Pod.DeepCopy()
+		for i := range filled.Pod.Containers {
+			m := &filled.Pod.Containers[i]
+			for j := range builtin {
+				of := builtin[j].Components.Engine
+				if of == nil || m.Lifecycle != nil {
+					continue
+				}
+				if k := slices.IndexFunc(of.Pod.Containers, func(o corev1.Container) bool { return o.Lifecycle != nil && sameServer(&o, m) }); k >= 0 {
+					m.Lifecycle = of.Pod.Containers[k].Lifecycle
+				}
+			}
+		}
+		rt.Components.Set(role, &filled)
+	}
+}
+
+// sameServer reports whether two containers run one program at one port. KServe's
+// state none and listen at 8080.
+func sameServer(a, b *corev1.Container) bool {
+	port := func(c *corev1.Container) int32 {
+		if len(c.Ports) == 0 {
+			return 8080
+		}
+		return c.Ports[0].ContainerPort
+	}
+	return workload.Repository(a.Image) == workload.Repository(b.Image) && port(a) == port(b)
 }
 
 // readFile reads one file's runtimes.

@@ -102,7 +102,7 @@ func TestLogFormat(t *testing.T) {
 				t.Errorf("no JSON: %s", line)
 			}
 		}
-		contains(t, n.logs.String(), `"msg":"shutting down; press Ctrl-C again to stop now"`, `"model":"iris"`)
+		contains(t, n.logs.String(), `"msg":"shutting down: requests in flight have 30s; press Ctrl-C again to stop now"`, `"model":"iris"`)
 	})
 	n := newNode(t)
 	n.env = []string{"ROUNDHOUSE_LOG_FORMAT=xml"}

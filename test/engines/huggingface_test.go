@@ -46,10 +46,7 @@ func TestHuggingFace(t *testing.T) {
 	contains(t, a.String(), "200", `"model":"llama"`)
 
 	was := n.ready("tiny", 1)[0]
-	s := n.stream("/v1/completions", vllmLong)
-	n.figure(was.metrics(), "roundhouse_requests_running", 1)
-	s.cancel()
-	n.figure(was.metrics(), "roundhouse_requests_running", 0)
+	n.left(was.metrics(), vllmLong, "", func(want int) { n.figure(was.metrics(), "roundhouse_requests_running", float64(want)) })
 
 	n.apply(kserveCheckpoint("pickled", folder+"/pickled"))
 	n.eventually("get names the safetensors that are lacking", func() (bool, string) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // gguf makes a model of llama.cpp: for text, or with "mean" for embeddings and
@@ -83,6 +84,10 @@ func TestLlamaDrains(t *testing.T) {
 	const edited = "\n  engine: {args: [--ctx-size, \"4096\"]}"
 	n.apply(llamaService("tiny", file, "{minReplicas: 1, maxReplicas: 1}", edited))
 	n.replaced("tiny", old)
+	select { // longer than a replica of another model has
+	case <-time.After(35 * time.Second):
+	case <-t.Context().Done():
+	}
 	s.whole(llamaTokens)
 
 	n.apply(llamaService("tiny", file, "{minReplicas: 2, maxReplicas: 2}", edited))
@@ -105,6 +110,20 @@ func TestLlamaDrains(t *testing.T) {
 		s.whole(llamaTokens)
 	}
 	n.ready("tiny", 1)
+}
+
+// TestLlamaGoes: the hook of the catalog's pods waits for a stream, and for nothing else.
+func TestLlamaGoes(t *testing.T) {
+	t.Parallel()
+	n, _ := startLlama(t, "{minReplicas: 1, maxReplicas: 1}", "")
+	p := n.ready("tiny", 1)[0]
+	<-n.hook("llama-cpp", p)
+	s := n.stream("/v1/completions", llamaLong)
+	n.figure(p.metrics(), "llamacpp:requests_processing", 1)
+	gone := n.hook("llama-cpp", p)
+	stays(t, gone)
+	s.whole(llamaTokens)
+	<-gone
 }
 
 // TestLlamaKilled kills the only replica within a stream, and before it answers.

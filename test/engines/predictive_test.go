@@ -3,6 +3,7 @@ package engines
 import (
 	"context"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -171,8 +172,18 @@ func TestTritonFails(t *testing.T) {
 	}
 	events := s.rest()
 	contains(t, events[len(events)-1], "Stub process 'count_0_", "is not healthy") // Triton's own error, which it answers from then on
-	kill(t, was.PID)
-	n.restarted("count", was.PID)
+	for _, path := range []string{"/v2/health/live", "/v2/health/ready", "/v2/models/count/ready"} {
+		// It may have been ended by now. Where it tells by itself, the catalog's probe can ask it.
+		if resp, err := begin(t.Context(), "GET", "http://"+was.HTTP+path, ""); err == nil {
+			if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK && n.service("count").Replicas[0].PID == was.PID {
+				t.Errorf("%s tells of the dead process: %d", path, resp.StatusCode)
+			}
+		}
+	}
+	n.restarted("count", was.PID) // by the liveness probe
+	if a := n.post("/v2/models/count/generate_stream", `{"N":3}`); a.status != 200 || strings.Count(a.body, "data: {") != 3 || strings.Contains(a.body, "error") {
+		t.Errorf("after the process of the model died: %s", a)
+	}
 	was = n.ready("count", 1)[0]
 	s = n.stream("/v2/models/count/generate_stream", `{"N":10000}`)
 	kill(t, was.PID)

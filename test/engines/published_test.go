@@ -7,58 +7,71 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"roundhouse.dev/roundhouse/catalog"
 	words "roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 )
 
-// published are the programs whose flags testdata/published lists, as their
-// sources state them, by the word that a command line has of each.
-var published = map[string]string{
-	"sglang.launch_server":             "sglang",
-	"sglang_router.launch_router":      "sglang_router",
-	"tensorflow_model_server":          "tensorflow_model_server",
-	"/usr/bin/tensorflow_model_server": "tensorflow_model_server",
-	"torchserve":                       "torchserve",
-	"vllm":                             "vllm",
+// published are the lists of testdata/published that hold a program's flags, as its
+// sources state them.
+var published = map[string][]string{
+	"autogluonserver":                    {"kserve"},
+	"huggingfaceserver":                  {"kserve", "huggingfaceserver", "vllm"},
+	"lgbserver":                          {"kserve", "lgbserver"},
+	"ovms":                               {"ovms"},
+	"paddleserver":                       {"kserve"},
+	"pmmlserver":                         {"kserve"},
+	"predictiveserver":                   {"kserve", "predictiveserver"},
+	"ray":                                {"ray"},
+	"sglang.launch_server":               {"sglang"},
+	"sglang_router.launch_router":        {"sglang_router"},
+	"sklearnserver":                      {"kserve"},
+	"tensorflow_model_server":            {"tensorflow_model_server"},
+	"torchserve":                         {"torchserve"},
+	"vllm":                               {"vllm"},
+	"vllm.entrypoints.openai.api_server": {"vllm"},
+	"xgbserver":                          {"kserve", "xgbserver"},
 }
 
+// elsewhere are the programs whose flags are compared with their own help, and ours,
+// which all tests run.
+var elsewhere = []string{"llama-server", "roundhouse", "roundhouse-server", "sglang", "tritonserver", "["}
+
 // TestPublishedFlags: engines that need a GPU, or come in images only, have every
-// flag that the catalog gives them, by their published source.
+// flag that the catalog gives them, by their published source. No program that is
+// given a flag is left out.
 func TestPublishedFlags(t *testing.T) {
 	t.Parallel()
 	all, err := catalog.Runtimes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	used := map[string]map[string]string{}
+	given := map[string]int{}
 	for i := range all {
-		for _, line := range commandLines(&all[i]) {
-			program := ""
-			for _, w := range line {
-				if p := published[w]; p != "" {
-					program = p
-				}
-				if f := flag.FindString(w); strings.HasPrefix(f, "--") && program != "" {
-					if used[program] == nil {
-						used[program] = map[string]string{}
-					}
-					used[program][f] = all[i].Name
+		for _, one := range invocations(&all[i]) {
+			given[one.program] += len(one.flags)
+			lists := published[one.program]
+			if lists == nil && len(one.flags) > 0 && !slices.Contains(elsewhere, one.program) {
+				t.Errorf("%s gives %q the flags %v, and no list has this program's", all[i].Name, one.program, one.flags)
+			}
+			if lists == nil {
+				continue
+			}
+			var sources, known []string
+			for _, list := range lists {
+				source, flags := publishedFlags(t, list)
+				sources, known = append(sources, source), append(known, flags...)
+			}
+			for _, f := range one.flags {
+				if !slices.Contains(known, f) {
+					t.Errorf("%s gives %s the flag %s, which its source does not have: %s", all[i].Name, one.program, f, strings.Join(sources, "; "))
 				}
 			}
 		}
 	}
-	for _, program := range published {
-		source, known := publishedFlags(t, program)
-		if len(used[program]) == 0 {
+	for program := range published {
+		if given[program] == 0 {
 			t.Errorf("the catalog gives %s no flag", program)
-		}
-		for f, runtime := range used[program] {
-			if !slices.Contains(known, f) {
-				t.Errorf("%s gives %s the flag %s, which its source does not have: %s", runtime, program, f, source)
-			}
 		}
 	}
 }
@@ -89,12 +102,10 @@ func TestPublishedLLMFlags(t *testing.T) {
 			if o.Service == nil || o.Service.Custom {
 				continue
 			}
-			for _, line := range commandLines(&words.Runtime{Components: o.Service.Components}) {
-				for _, w := range line {
-					if f := flag.FindString(w); strings.HasPrefix(f, "--") {
-						if used++; !slices.Contains(known, f) {
-							t.Errorf("%s: %s: vLLM has no flag %s: %s", file, o.Key, f, source)
-						}
+			for _, one := range invocations(&words.Runtime{Components: o.Service.Components}) {
+				for _, f := range one.flags {
+					if used++; !slices.Contains(known, f) {
+						t.Errorf("%s: %s: vLLM has no flag %s: %s", file, o.Key, f, source)
 					}
 				}
 			}
@@ -103,29 +114,4 @@ func TestPublishedLLMFlags(t *testing.T) {
 	if used == 0 {
 		t.Error("no service gives vLLM a flag")
 	}
-}
-
-// commandLines are those of a runtime's containers and processes.
-func commandLines(rt *words.Runtime) (lines [][]string) {
-	c := &rt.Components
-	for _, component := range []*words.Component{c.Engine, c.Decoder, c.Router} {
-		if component == nil {
-			continue
-		}
-		pods := []corev1.PodSpec{component.Pod}
-		for _, n := range []*words.Node{component.Leader, component.Worker} {
-			if n != nil {
-				pods = append(pods, n.Pod)
-			}
-		}
-		for _, p := range pods {
-			for _, container := range p.Containers {
-				lines = append(lines, slices.Concat(container.Command, container.Args))
-			}
-		}
-		if component.Local != nil {
-			lines = append(lines, component.Local.Command)
-		}
-	}
-	return lines
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -25,6 +26,7 @@ func sglangAlone(folder, scaling, more string) string {
 // that leaves, and the end of each of its processes.
 func TestSGLang(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
+	sglang.takes(t, "sglang", "sglang", "serve", "--help")
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
 	n.apply(sglangService("tiny", folder, ", args: [--enable-priority-scheduling, --constrained-json-disable-any-whitespace, --tool-call-parser, qwen25]"))
 	was := n.ready("tiny", 1)[0]
@@ -46,7 +48,16 @@ func TestSGLang(t *testing.T) {
 	n.total(was.metrics(), running, 1)
 	n.scraped()
 	s.cancel()
-	n.total(was.metrics(), running, 0)
+	n.left(was.metrics(), long("tiny"), "sglang:generation_tokens_total", func(want int) { n.total(was.metrics(), running, want) })
+
+	// Its pods have no hook, since it finishes what it has after SIGTERM.
+	s = n.stream("/v1/completions", long("tiny"))
+	n.total(was.metrics(), running, 1)
+	if err := syscall.Kill(was.PID, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.used(longTokens)
+	n.restarted("tiny", was.PID)
 }
 
 // TestSGLangKilled kills each of SGLang's processes.
@@ -74,9 +85,9 @@ func TestSGLangEmbeds(t *testing.T) {
 func TestSGLangDrains(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
-	const one, two, slow = "minReplicas: 1, maxReplicas: 1", "minReplicas: 2, maxReplicas: 2", ", terminationGracePeriodSeconds: 1200" // a stream takes minutes on a slow machine
-	n.apply(sglangAlone(folder, two, slow))
-	n.drains(sglangAlone(folder, one, slow), sglangAlone(folder, one, slow+", args: [--max-running-requests, '8']"), n.ready("tiny", 2), "sglang:num_running_reqs")
+	const one, two = "minReplicas: 1, maxReplicas: 1", "minReplicas: 2, maxReplicas: 2"
+	n.apply(sglangAlone(folder, two, ""))
+	n.drains(sglangAlone(folder, one, ""), sglangAlone(folder, one, ", args: [--max-running-requests, '8']"), n.ready("tiny", 2), "sglang:num_running_reqs")
 }
 
 // TestSGLangPriority wakes SGLang from zero; a request of a higher priority is

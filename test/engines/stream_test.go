@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // stream is an event stream of which the first event has been read. What is not
@@ -105,6 +109,55 @@ func (s *stream) broken() {
 	}
 }
 
+// hook runs what the pods of a catalog's entry run before SIGTERM, with the address of a
+// replica in the place of the pod's own. It is closed when that ends.
+func (n *node) hook(runtime string, p part) (gone <-chan struct{}) {
+	n.t.Helper()
+	rt := entry(n.t, runtime)
+	m := rt.Components.Engine.Pod.Containers[0]
+	if m.Lifecycle == nil || m.Lifecycle.PreStop == nil || m.Lifecycle.PreStop.Exec == nil {
+		n.t.Fatalf("the entry %s has no hook", runtime)
+	}
+	words := slices.Clone(m.Lifecycle.PreStop.Exec.Command)
+	script, port := words[len(words)-1], m.Ports[0].ContainerPort
+	here, err := url.Parse(p.metrics())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	// It looks at once, and not only when gateways have heard of the pod's end.
+	words[len(words)-1] = strings.NewReplacer("sleep 3; ", "", "time.sleep(3)\n", "",
+		fmt.Sprintf("http://127.0.0.1:%d/", port), "http://"+here.Host+"/", fmt.Sprintf(`"127.0.0.1", %d`, port), fmt.Sprintf("%q, %s", here.Hostname(), here.Port())).Replace(script)
+	if strings.Contains(words[len(words)-1], fmt.Sprint(port)) {
+		n.t.Fatalf("the hook of %s is not one that this test can lead to %s: %s", runtime, here.Host, script)
+	}
+	if _, err := exec.LookPath("curl"); err != nil {
+		n.t.Fatalf("%v: install curl, which hooks run", err)
+	}
+	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer cancel()
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			n.t.Errorf("the hook of %s: %v %s", runtime, err, out)
+		}
+	}()
+	n.t.Cleanup(func() { cancel(); <-done })
+	return done
+}
+
+// stays fails if what is to go on ends within the next moments: the hook has looked
+// at the engine by then.
+func stays(t *testing.T, gone <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-gone:
+		t.Error("the hook did not wait for the stream")
+	case <-time.After(3 * time.Second):
+	}
+}
+
 // figures reads a page of metrics: the sum of the series by name.
 func (n *node) figures(url string) map[string]float64 {
 	n.t.Helper()
@@ -137,6 +190,42 @@ func (n *node) figure(url, name string, want float64) {
 		}
 		return got == want, strconv.FormatFloat(got, 'g', -1, 64)
 	})
+}
+
+// left fails unless an engine stops its work on a stream whose client leaves, by its own
+// counters: in less than half of the time that the whole answer takes, which is measured
+// first, and before it made half of the tokens. running waits until so many requests
+// run; tokens is the counter of tokens made, "" where there is none.
+func (n *node) left(page, body, tokens string, running func(want int)) {
+	n.t.Helper()
+	// Some engines count the tokens of a request once it has ended.
+	made := func(of func()) float64 {
+		before := n.figures(page)[tokens]
+		of()
+		running(0)
+		return n.figures(page)[tokens] - before
+	}
+	var whole, took time.Duration
+	all := made(func() {
+		begun := time.Now()
+		n.stream("/v1/completions", body).rest()
+		whole = time.Since(begun)
+	})
+	var begun time.Time
+	some := made(func() {
+		s := n.stream("/v1/completions", body)
+		running(1)
+		begun = time.Now()
+		s.cancel()
+	})
+	took = time.Since(begun)
+	n.t.Logf("the whole stream took %s and %v tokens; left, the engine ended it after %s and %v", whole.Round(time.Millisecond), all, took.Round(time.Millisecond), some)
+	if took >= whole/2 {
+		n.t.Errorf("the engine went on for %s with a stream that its client left, and takes %s for all of it", took, whole)
+	}
+	if tokens != "" && (all == 0 || some >= all/2) {
+		n.t.Errorf("of a stream that its client left the engine made %v tokens, of a whole one %v", some, all)
+	}
 }
 
 // metrics is the address of a replica's page of metrics.

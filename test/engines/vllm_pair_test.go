@@ -27,7 +27,6 @@ spec:
   runtime: {name: vllm}
   scaling: {minReplicas: ` + count + `, maxReplicas: ` + count + `, startupTimeout: 20m}
   engine:
-    terminationGracePeriodSeconds: 1200 # a stream takes minutes on a slow machine
     resources: {limits: {nvidia.com/gpu: 0}}
     args: [--kv-events-config, '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}'` + more + `]
 `

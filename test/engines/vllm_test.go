@@ -72,6 +72,16 @@ func TestVLLM(t *testing.T) {
 	n.reads("vllm", was.metrics())
 	s.cancel()
 	n.figure(was.metrics(), "vllm:num_requests_running", 0)
+	<-n.hook("vllm", was)
+	s = n.stream("/v1/completions", vllmLong)
+	n.figure(was.metrics(), "vllm:num_requests_running", 1)
+	gone := n.hook("vllm", was)
+	stays(t, gone)
+	s.cancel()
+	<-gone
+	n.left(was.metrics(), vllmLong, "vllm:generation_tokens_total", func(want int) {
+		n.figure(was.metrics(), "vllm:num_requests_running", float64(want))
+	})
 
 	s = n.stream("/v1/completions", vllmLong)
 	for _, engine := range children(t, was.PID, "VLLM::EngineCor") {

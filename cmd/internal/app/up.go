@@ -203,7 +203,7 @@ func (n *node) run(ctx, hurry context.Context, adminListener net.Listener, start
 	serve("admin", func() error { return n.admin.Serve(serving, adminListener, 2*time.Second) })
 	servers.Go(func() { started(serving) })
 	<-serving.Done()
-	n.log.Info("shutting down; press Ctrl-C again to stop now")
+	n.log.Info(fmt.Sprintf("shutting down: requests in flight have %s; press Ctrl-C again to stop now", front.DrainGrace))
 	drained := make(chan struct{})
 	go func() { servers.Wait(); close(drained) }()
 	select {

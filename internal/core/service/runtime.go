@@ -55,7 +55,7 @@ type Runtime struct {
 // not tell. Lists of KServe's kind may be silent on OpenAI's: KServe's own
 // server of language models, which speaks it, lists v1 and v2.
 func (r *Runtime) Speaks() []Protocol {
-	if r.Origin.Dialect() == DialectKServe && !slices.ContainsFunc(r.Protocols, Protocol.language) {
+	if r.Origin.Dialect() == DialectKServe && !slices.ContainsFunc(r.Protocols, Protocol.Language) {
 		return nil
 	}
 	return r.Protocols
@@ -149,16 +149,16 @@ func (p Protocol) Rank() int {
 	return len(Protocols)
 }
 
-// language reports whether p is one of the APIs of language models, which
+// Language reports whether p is one of the APIs of language models, which
 // OpenAI stands for: engines have Anthropic's and others beside it.
-func (p Protocol) language() bool { return p == ProtocolOpenAI || p == ProtocolCohere }
+func (p Protocol) Language() bool { return p == ProtocolOpenAI || p == ProtocolCohere }
 
 // AnsweredBy reports whether a server that speaks these protocols may answer a
 // call of p; where none are known, any may. Only the two families are told
 // apart: servers that list one of KServe's protocols often speak the others
 // too, and engines that list OpenAI's have calls of other APIs beside it.
 func (p Protocol) AnsweredBy(speaks []Protocol) bool {
-	return p == "" || len(speaks) == 0 || slices.ContainsFunc(speaks, func(q Protocol) bool { return q.language() == p.language() })
+	return p == "" || len(speaks) == 0 || slices.ContainsFunc(speaks, func(q Protocol) bool { return q.Language() == p.Language() })
 }
 
 // Disaggregation is how whoever passes a request on has one replica of a

@@ -70,9 +70,22 @@ func (in Input) kserve(c *Component) {
 		if in.URI == "" {
 			m.Args = MergeArgs([]string{"--model-control-mode=explicit"}, m.Args)
 		}
+		// A process of this machine sees those of others; the catalog states its probe.
+		if m.LivenessProbe == nil && (in.Cluster || slices.Contains(in.Containers, c.Role)) {
+			m.LivenessProbe = tritonLives()
+		}
 	case serverTorchServe:
 		give(m, "PROTOCOL_VERSION", string(in.Protocol))
 	}
+}
+
+// tritonLives is how a container of Triton is seen to have lost the process of a Python
+// model. Its health and that of the model stay well, and each request for the model
+// fails from then on; the process stays as a zombie, since Triton waits for it at an
+// unload alone. Two looks are enough for one that is just being unloaded.
+func tritonLives() *corev1.Probe {
+	return &corev1.Probe{PeriodSeconds: 5, FailureThreshold: 2, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
+		Command: []string{"sh", "-c", "! grep -qsF '(triton_python_b) Z ' /proc/[0-9]*/stat"}}}}
 }
 
 // give adds a variable to a container that does not state it.

@@ -88,6 +88,43 @@ func TestKServesDefaulting(t *testing.T) {
 	}
 }
 
+// TestTritonLives: a container of Triton is asked for dead processes of its models, unless
+// the manifest asks for something else; a process of this machine is not asked so.
+func TestTritonLives(t *testing.T) {
+	own := &corev1.Probe{PeriodSeconds: 77}
+	for _, c := range []struct {
+		runtime string
+		in      Input
+		own     *corev1.Probe
+		asked   bool
+	}{
+		{"kserve-tritonserver", Input{Cluster: true}, nil, true},
+		{"kserve-tritonserver", Input{Containers: []service.Role{service.RoleEngine}}, nil, true},
+		{"kserve-tritonserver", Input{}, nil, false},
+		{"kserve-tritonserver", Input{Cluster: true}, own, false},
+		{"kserve-mlserver", Input{Cluster: true}, nil, false},
+	} {
+		m := on(t, c.in, c.runtime, "", corev1.Container{Image: "x:1", LivenessProbe: c.own})
+		if asked := m.LivenessProbe != nil && m.LivenessProbe.Exec != nil; asked != c.asked || c.own != nil && m.LivenessProbe.PeriodSeconds != 77 {
+			t.Errorf("%s %+v: %+v", c.runtime, c.in, m.LivenessProbe)
+		}
+	}
+}
+
+// TestOwnLiveness: what a service states of its liveness goes over what its runtime's
+// process states.
+func TestOwnLiveness(t *testing.T) {
+	local := &service.Local{Command: []string{"tritonserver"}, LivenessProbe: &corev1.Probe{PeriodSeconds: 5}}
+	for _, own := range []*corev1.Probe{nil, {PeriodSeconds: 77}} {
+		m := corev1.Container{Name: "main", LivenessProbe: own}
+		over := &service.Component{Main: "main", Pod: corev1.PodSpec{Containers: []corev1.Container{m}}}
+		p := process(Component{Main: "main", Pod: over.Pod}, local, over)
+		if own == nil && p.Liveness.PeriodSeconds != 5 || own != nil && p.Liveness.PeriodSeconds != 77 {
+			t.Errorf("own %+v: %+v", own, p.Liveness)
+		}
+	}
+}
+
 // TestImageVariants: an image follows the accelerators that are asked for, as
 // KServe has it.
 func TestImageVariants(t *testing.T) {

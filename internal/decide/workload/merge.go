@@ -21,18 +21,24 @@ func mergePod(base corev1.PodSpec, baseMain string, over corev1.PodSpec, overMai
 	if main == "" {
 		main = overMain
 	}
-	over = *over.DeepCopy()
+	base, over = *base.DeepCopy(), *over.DeepCopy()
 	for i := range over.Containers {
 		c := &over.Containers[i]
 		if c.Name == overMain || c.Name == "" {
 			c.Name = main
 		}
-		if b := container(base, c.Name); b != nil && len(c.Args) > 0 {
-			// A new command line takes over whole: the runtime's arguments
-			// belonged to the runtime's program.
-			if len(c.Command) == 0 {
-				c.Args = MergeArgs(b.Args, c.Args)
-			}
+		b := container(base, c.Name)
+		if b == nil {
+			continue
+		}
+		// A new command line takes over whole: the runtime's arguments
+		// belonged to the runtime's program.
+		if len(c.Args) > 0 && len(c.Command) == 0 {
+			c.Args = MergeArgs(b.Args, c.Args)
+		}
+		// So does a hook: one of two kinds would be none.
+		if l := c.Lifecycle; l != nil && l.PreStop != nil && b.Lifecycle != nil {
+			b.Lifecycle.PreStop = nil
 		}
 	}
 	baseJSON, err := json.Marshal(base)

@@ -40,6 +40,9 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	if m != nil {
 		p.Readiness = first(p.Readiness, m.ReadinessProbe)
 		p.Liveness = first(p.Liveness, m.LivenessProbe)
+		if ownMain != nil && ownMain.LivenessProbe != nil {
+			p.Liveness = m.LivenessProbe // what the service states, whatever its runtime does
+		}
 		if ownMain != nil && p.WorkingDir == "" {
 			p.WorkingDir = ownMain.WorkingDir
 		}

@@ -347,6 +347,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	}
 	in.kserve(&c)
 	in.parallelism(&c)
+	c.drains(in)
 	if in.Cluster {
 		c.Labels = overlay(c.Labels, dialectLabels(in, role))
 	} else if !slices.Contains(in.Containers, role) {
@@ -359,6 +360,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 			c.Process.call(role, s.Name, in.predictor())
 		}
 		c.Process.settle(in, role, local, c.Limits.Standby)
+		c.Process.drains(in, &c.Pod)
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err
@@ -371,6 +373,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		c.Process = contained(c, own, overGRPC(in.Protocol))
 		c.Process.call(role, s.Name, in.predictor())
 		c.Process.settle(in, role, first(over.Local, base.Local), c.Limits.Standby)
+		c.Process.drains(in, &c.Pod)
 	}
 	return expandAll(c, data, expression.ReplicaFields, string(role))
 }

@@ -62,6 +62,14 @@ func (r *running) grace() time.Duration {
 	return defaultGrace
 }
 
+// drain is how long the requests in flight may go on before the process is ended.
+func (r *running) drain() time.Duration {
+	if r.spec.Drain > 0 {
+		return r.spec.Drain
+	}
+	return r.grace()
+}
+
 // launch waits for what the replica needs and starts its process.
 func (u *unit) launch() (_ *running, err error) {
 	c := u.component.Load()

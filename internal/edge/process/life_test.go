@@ -434,6 +434,24 @@ func TestDrainDeadline(t *testing.T) {
 	}
 }
 
+// TestDrainOfItsOwn: requests may go on for longer than a process may take to end,
+// and for no longer than the process answers for itself.
+func TestDrainOfItsOwn(t *testing.T) {
+	drained := make(chan time.Duration, 1)
+	p := open(t, Config{Drain: func(ctx context.Context, id string) error {
+		deadline, _ := ctx.Deadline()
+		drained <- time.Until(deadline)
+		return endless(ctx, id)
+	}})
+	sub, k, _ := one(t, p, "long", platformtest.Server{Grace: time.Second, Drain: time.Hour, Readiness: httpProbe("/healthz"),
+		Liveness: &corev1.Probe{ProbeHandler: httpProbe("/no-such-path").ProbeHandler, PeriodSeconds: 1, FailureThreshold: 3}})
+	sub.MustScale(k, 0)
+	if d := <-drained; d < 59*time.Minute {
+		t.Errorf("requests have %s, want an hour", d)
+	}
+	sub.AwaitNone(k) // the liveness probe fails, else this takes the hour
+}
+
 func TestLogsAreBounded(t *testing.T) {
 	p := open(t, Config{LogLimit: 64 << 10, DeadLogs: 2})
 	sub, k, r := one(t, p, "chatty", platformtest.Server{Spew: 1 << 20})

@@ -245,12 +245,13 @@ func withOutput(why string, lines []string) string {
 	return why + ": " + strings.Join(lines, " | ")
 }
 
-// drain ends a replica that is to go: it waits, up to the grace, until it
-// answers nothing any more, then stops the process. kept reports that
-// instead the platform closed and left it running.
+// drain ends a replica that is to go: it waits, within bounds, until it
+// answers nothing any more, then stops the process. One whose liveness probe
+// fails will not answer what it has. kept reports that instead the platform
+// closed and left it running.
 func (w *supervisor) drain() (kept bool) {
 	if w.ever && w.u.p.cfg.Drain != nil {
-		ctx, cancel := context.WithTimeout(w.u.p.hard, w.r.grace())
+		ctx, cancel := context.WithTimeout(w.u.p.hard, w.r.drain())
 		defer cancel()
 		idle := make(chan struct{})
 		go func() {
@@ -260,6 +261,7 @@ func (w *supervisor) drain() (kept bool) {
 		}()
 		select {
 		case <-idle:
+		case <-w.liveProbe.failures():
 		case <-w.r.proc.Done():
 			return false
 		case <-w.u.p.closing:

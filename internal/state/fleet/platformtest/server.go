@@ -61,6 +61,7 @@ type Server struct {
 	GPUs     int           `json:"-"`
 	Memory   int64         `json:"-"` // bytes
 	Grace    time.Duration `json:"-"`
+	Drain    time.Duration `json:"-"`
 	Startup  time.Duration `json:"-"` // startup timeout
 	Sleeps   bool          `json:"-"` // at level 1, by /sleep and /wake
 	Suspends bool          `json:"-"` // at service.LevelSuspended
