@@ -105,8 +105,8 @@ func (r *Revision) Models() []Model {
 	return out
 }
 
-// Scaled is r with the limits of next, a rendering of the same inputs, its names of the
-// model and of adapters, and its scheduling: what runs
+// Scaled is r with the limits of next, a rendering of the same inputs, its strategies
+// and budgets, its names of the model and of adapters, and its scheduling: what runs
 // stays as it was first rendered, whatever this program renders by now. Pods
 // keep the time they get to start, which stands in them.
 func (r Revision) Scaled(next Revision) Revision {
@@ -117,6 +117,7 @@ func (r Revision) Scaled(next Revision) Revision {
 		if n == nil {
 			continue
 		}
+		c.Strategy, c.Budget = n.Strategy, n.Budget
 		startup := c.Limits.StartupTimeout
 		if c.Limits = n.Limits; c.Process == nil {
 			c.Limits.StartupTimeout = startup
@@ -218,6 +219,10 @@ type Component struct {
 	Process *Process `json:"process,omitempty"`
 	// Limits is the settled scaling; not part of the hash.
 	Limits service.Limits `json:"limits"`
+	// Strategy and Budget are no inputs of the hash either: they say how replicas
+	// come and go, and not what runs. Budget is a cluster's.
+	Strategy *service.Strategy `json:"strategy,omitempty"`
+	Budget   *service.Budget   `json:"budget,omitempty"`
 }
 
 // Exports is where the component's pods export their metrics. Annotations are

@@ -452,3 +452,33 @@ func TestLogsAreBounded(t *testing.T) {
 		t.Errorf("%d logs are kept, want 1 of the living and about 2 of the dead: %v", len(logs), err)
 	}
 }
+
+// TestRecreate: a revision whose strategy says so has no replica while one of another
+// is there, also where those end slowly and there is room for both.
+func TestRecreate(t *testing.T) {
+	sub, k := platformtest.On(t, open(t, Config{})), platformtest.Key("recreated")
+	old := revision(k, platformtest.Server{Salt: "1", IgnoreTerm: true})
+	next := revision(k, platformtest.Server{Salt: "2"})
+	old.Components[0].Process.TerminationGrace = 300 * time.Millisecond
+	next.Components[0].Strategy = &service.Strategy{Recreate: true}
+	next.Before = &old
+	sub.MustApply(old)
+	sub.MustScale(k, 2)
+	before := sub.AwaitReady(k, 2)
+	sub.MustApply(next)
+	sub.Await(k, "2 ready of the new revision", func(rs []replica.Replica) bool {
+		of := map[string]int{}
+		for _, r := range rs {
+			of[r.Revision]++
+		}
+		if len(of) > 1 {
+			t.Errorf("both revisions are there: %s", platformtest.Describe(rs))
+		}
+		return of[next.Hash] == 2 && platformtest.AllReady(2)(rs)
+	})
+	for _, r := range before {
+		if runs(r.PID) {
+			t.Errorf("process %d of the revision before runs yet", r.PID)
+		}
+	}
+}
