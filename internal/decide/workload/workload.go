@@ -263,14 +263,20 @@ type Node struct {
 // {{.AdapterPaths}} remain, since they are the replica's: Process.Resolve fills
 // them.
 type Process struct {
-	Command    []string        `json:"command"`
-	Env        []corev1.EnvVar `json:"env,omitempty"`
-	WorkingDir string          `json:"workingDir,omitempty"`
-	Install    string          `json:"install,omitempty"`
+	Command []string        `json:"command"`
+	Env     []corev1.EnvVar `json:"env,omitempty"`
+	// EnvFrom are ConfigMaps and secrets of the namespace whose entries are variables,
+	// which those of Env take the place of.
+	EnvFrom    []corev1.EnvFromSource `json:"envFrom,omitempty"`
+	WorkingDir string                 `json:"workingDir,omitempty"`
+	Install    string                 `json:"install,omitempty"`
 	// Container is what it runs in; nil for a process of this machine's programs.
 	Container *Container    `json:"container,omitempty"`
 	Readiness *corev1.Probe `json:"readiness,omitempty"` // nil: TCP connect to the port
 	Liveness  *corev1.Probe `json:"liveness,omitempty"`
+	// Startup holds the other two off until it has passed, and bounds how long that may
+	// take; nil for none. Containers alone have one.
+	Startup *corev1.Probe `json:"startup,omitempty"`
 	// Standby are the levels at which a replica may be put to sleep; nil for none.
 	Standby *service.Standby `json:"standby,omitempty"`
 	// GPUs is how many accelerators one replica holds: exclusively, or GPUMemory
