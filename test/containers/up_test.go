@@ -136,9 +136,9 @@ spec:
         imagePullPolicy: IfNotPresent
         env:
           - {name: STORAGE_URI, value: "file://MODELS/three"}
-          - {name: MODEL_NAME, value: custom}
-          - {name: MODEL_DIR, value: /mnt/models}
           - {name: SCRATCH, value: /scratch}
+        envFrom: [{configMapRef: {name: settings}}, {prefix: MODEL_, secretRef: {name: hidden}}]
+        startupProbe: {httpGet: {path: /v1/models/custom, port: 8080}, failureThreshold: 60, periodSeconds: 1}
         ports: [{containerPort: 8080, protocol: TCP}]
         securityContext: {readOnlyRootFilesystem: true, runAsNonRoot: true, runAsUser: 65532}
         resources: {limits: {cpu: "1", memory: 256Mi}}
@@ -182,6 +182,16 @@ apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
 metadata: {name: simple}
 spec: {predictor: {model: {runtime: like-triton, modelFormat: {name: triton}, storageUri: "file://MODELS/repository"}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {MODEL_NAME: custom}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: hidden}
+stringData: {DIR: /mnt/models}
 `
 
 const besides = `apiVersion: serving.kserve.io/v1beta1

@@ -91,8 +91,9 @@ func newNode(cfg nodeConfig) (*node, error) {
 		return nil, err
 	}
 	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store, n.downloads, n.open}, Fingerprint: n.fingerprint,
-		Secret: func(k service.Key) (*service.Secret, bool) { return n.fleet.Secret(k) },
-		Drain:  n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Containers: cfg.containers, Env: cfg.hub.environment(), Logger: cfg.log})
+		Secret:    func(k service.Key) (*service.Secret, bool) { return n.fleet.Secret(k) },
+		ConfigMap: func(k service.Key) (*service.ConfigMap, bool) { return n.fleet.ConfigMap(k) },
+		Drain:     n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Containers: cfg.containers, Env: cfg.hub.environment(), Logger: cfg.log})
 	if err != nil {
 		return nil, err
 	}

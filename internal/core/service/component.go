@@ -22,6 +22,10 @@ type Component struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Scaling     Scaling           `json:"scaling,omitzero"`
+	// Strategy is how new replicas take over, Budget how many pods of a cluster may be
+	// evicted at a time; nil leaves either to the platform.
+	Strategy *Strategy `json:"strategy,omitempty"`
+	Budget   *Budget   `json:"budget,omitempty"`
 	// Leader and Worker are set for a multi-node component.
 	Leader *Node `json:"leader,omitempty"`
 	Worker *Node `json:"worker,omitempty"`

@@ -21,10 +21,12 @@ type ConfigMapKey struct {
 	Key  string `json:"key"`
 }
 
-// ConfigMap is a ConfigMap with configurations of endpoint pickers, by their keys, or
-// with the authorities of a store's certificate. Its other entries have no meaning here.
+// ConfigMap is a ConfigMap: its entries, from which replicas of one machine take
+// variables, and among them configurations of endpoint pickers, by their keys, and the
+// authorities of a store's certificate.
 type ConfigMap struct {
 	Meta        `json:",inline"`
+	Data        map[string]string      `json:"data,omitempty"`
 	Schedulings map[string]*Scheduling `json:"schedulings,omitempty"`
 	// Authorities are the certificates of its key AuthoritiesKey, in PEM.
 	Authorities string `json:"authorities,omitempty"`

@@ -301,6 +301,22 @@ func Value(namespace string, at service.SecretKey, find func(name string) (*serv
 	return "", false, missing
 }
 
+// Values are all values of a secret, by their keys; none of an optional one that is not
+// there.
+func Values(namespace, name string, optional bool, find func(name string) (*service.Secret, bool)) (map[string]string, error) {
+	s, there := find(name)
+	if !there && !optional {
+		return nil, &MissingError{Namespace: namespace, Secret: excerpt.Of(name, 80)}
+	}
+	out := map[string]string{}
+	if there {
+		for key, held := range s.Data {
+			out[key] = held.Reveal()
+		}
+	}
+	return out, nil
+}
+
 // storage resolves a storage: the variables of the store, and the URI in it. used is
 // false where the files have none, or are of another store.
 func storage(f service.Files, find func(string) (*service.Secret, bool), out *Opened) (vars map[string]string, used bool, err error) {

@@ -199,11 +199,6 @@ func confined(m *corev1.Container, volumes []corev1.Volume) string {
 	if len(m.VolumeDevices) > 0 {
 		return "volumeDevices are not given on one machine: take them away"
 	}
-	for _, e := range m.EnvFrom {
-		if !optional(e) {
-			return "envFrom takes variables from what only a cluster has: write them into env"
-		}
-	}
 	for _, mount := range m.VolumeMounts {
 		v := volume(volumes, mount.Name)
 		switch {
@@ -218,11 +213,6 @@ func confined(m *corev1.Container, volumes []corev1.Volume) string {
 		}
 	}
 	return ""
-}
-
-func optional(e corev1.EnvFromSource) bool {
-	return (e.ConfigMapRef == nil || e.ConfigMapRef.Optional != nil && *e.ConfigMapRef.Optional) &&
-		(e.SecretRef == nil || e.SecretRef.Optional != nil && *e.SecretRef.Optional)
 }
 
 // volume is the last volume of a name, nil for none.

@@ -77,7 +77,7 @@ func TestContained(t *testing.T) {
 		"two containers": {podman, func(c *service.Component) {
 			c.Pod.Containers = append(c.Pod.Containers, corev1.Container{Name: "side"})
 		}, false, "2 containers"},
-		"variables of a secret": {podman, main(func(m *corev1.Container) { m.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{}}} }), false, "envFrom"},
+		"variables of a secret": {podman, main(func(m *corev1.Container) { m.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{}}} }), true, ""},
 		"GPUs that it cannot get": {noGPUs, main(func(m *corev1.Container) {
 			m.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 		}), false, "run nvidia-ctk"},

@@ -102,7 +102,7 @@ func (r *renderer) group() (LeaderWorkerSet, error) {
 			NetworkConfig: GroupNetwork{SubdomainPolicy: "UniquePerReplica"},
 		},
 	}
-	r.pin(&g.ObjectMeta)
+	r.pin(&g.ObjectMeta, strategy(nil))
 	return g, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -98,29 +99,50 @@ func (r *renderer) render(out *Objects) error {
 	return nil
 }
 
-// deployment has a new revision take over only once it is ready: no pod goes
-// before another stands in for it.
 func (r *renderer) deployment() (appsv1.Deployment, error) {
 	pod, err := r.pod(r.c.Pod, r.c.Main, true)
 	if err != nil {
 		return appsv1.Deployment{}, err
 	}
-	none, quarter := intstr.FromInt32(0), intstr.FromString("25%") // rounded up
 	deadline := seconds(r.c.Limits.StartupTimeout) + deadlineSlack
 	d := appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 		ObjectMeta: r.meta(),
 		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: r.selector()},
-			Template: corev1.PodTemplateSpec{ObjectMeta: r.podMeta(), Spec: pod},
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &quarter}},
+			Selector:                &metav1.LabelSelector{MatchLabels: r.selector()},
+			Template:                corev1.PodTemplateSpec{ObjectMeta: r.podMeta(), Spec: pod},
+			Strategy:                strategy(r.c.Strategy),
 			RevisionHistoryLimit:    new(int32(revisionHistory)),
 			ProgressDeadlineSeconds: &deadline,
 		},
 	}
-	r.pin(&d.ObjectMeta)
+	r.pin(&d.ObjectMeta, d.Spec.Strategy)
 	return d, nil
+}
+
+// strategy has a new revision take over only once it is ready, where its manifest says
+// nothing else: no pod goes before another stands in for it. Of the bounds that it
+// states one alone, a surge of 0 leaves the other to Kubernetes' own, so that
+// replicas can be replaced at all.
+func strategy(s *service.Strategy) appsv1.DeploymentStrategy {
+	none, quarter := intstr.FromInt32(0), intstr.FromString("25%") // of a surge rounded up, else down
+	out := &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &quarter}
+	switch {
+	case s == nil:
+	case s.Recreate:
+		return appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	default:
+		if at := s.MaxSurge; at != nil {
+			out.MaxSurge = new(*at)
+		}
+		switch at := s.MaxUnavailable; {
+		case at != nil:
+			out.MaxUnavailable = new(*at)
+		case service.NoneOf(s.MaxSurge):
+			out.MaxUnavailable = &quarter
+		}
+	}
+	return appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: out}
 }
 
 const (
@@ -160,7 +182,8 @@ func (r *renderer) service() corev1.Service {
 	return s
 }
 
-// budget has nodes drained one pod of a role at a time.
+// budget has nodes drained one pod of a role at a time, where its manifest says
+// nothing else.
 func (r *renderer) budget() policyv1.PodDisruptionBudget {
 	one := intstr.FromInt32(1)
 	b := policyv1.PodDisruptionBudget{
@@ -170,6 +193,9 @@ func (r *renderer) budget() policyv1.PodDisruptionBudget {
 			MaxUnavailable: &one,
 			Selector:       &metav1.LabelSelector{MatchLabels: r.selector()},
 		},
+	}
+	if own := r.c.Budget; own != nil {
+		b.Spec.MinAvailable, b.Spec.MaxUnavailable = own.MinAvailable, own.MaxUnavailable
 	}
 	r.applied(&b.ObjectMeta, b)
 	return b
@@ -224,10 +250,15 @@ func (r *renderer) applied(m *metav1.ObjectMeta, object any) {
 }
 
 // pin notes what pods were rendered from rather than as: where another version
-// of this package renders them otherwise, those that run are left alone.
-func (r *renderer) pin(m *metav1.ObjectMeta) {
+// of this package renders them otherwise, those that run are left alone. How they are
+// replaced is no part of the revision, and so is noted where it is not our default.
+func (r *renderer) pin(m *metav1.ObjectMeta, how appsv1.DeploymentStrategy) {
 	m.Labels[LabelRevision] = r.rev.Hash
-	r.applied(m, []any{m.Name, m.Namespace, m.OwnerReferences, r.rev.Hash})
+	from := []any{m.Name, m.Namespace, m.OwnerReferences, r.rev.Hash}
+	if !reflect.DeepEqual(how, strategy(nil)) {
+		from = append(from, how)
+	}
+	r.applied(m, from)
 }
 
 func digest(v any) string {

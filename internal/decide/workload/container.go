@@ -78,7 +78,7 @@ func contained(c Component, own *service.Component, overGRPC bool) *Process {
 		ct.MetricsPort = at
 	}
 	p := &Process{Command: slices.Concat(m.Command, m.Args), WorkingDir: m.WorkingDir, Env: configured(slices.Clone(m.Env), c),
-		Readiness: m.ReadinessProbe, Liveness: m.LivenessProbe, GPUs: gpus(m), Container: ct}
+		EnvFrom: m.EnvFrom, Readiness: m.ReadinessProbe, Liveness: m.LivenessProbe, GPUs: gpus(m), Container: ct}
 	if q, ok := m.Resources.Limits[corev1.ResourceMemory]; ok {
 		p.MemoryBytes = max(0, q.Value())
 	}
@@ -91,7 +91,7 @@ func contained(c Component, own *service.Component, overGRPC bool) *Process {
 	if s := c.Pod.TerminationGracePeriodSeconds; s != nil {
 		p.TerminationGrace = time.Duration(*s) * time.Second
 	}
-	p.Readiness, p.Liveness = ct.numbered(p.Readiness, m), ct.numbered(p.Liveness, m)
+	p.Readiness, p.Liveness, p.Startup = ct.numbered(p.Readiness, m), ct.numbered(p.Liveness, m), ct.numbered(m.StartupProbe, m)
 	ct.secure(&c.Pod, m)
 	ct.mount(&c.Pod, m)
 	return p

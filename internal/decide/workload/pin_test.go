@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -86,5 +87,28 @@ func TestHashOnACluster(t *testing.T) {
 	}
 	if annotated("x") != annotated("y") {
 		t.Error("kubectl's copy of the manifest counts")
+	}
+}
+
+// TestReplacement: how replicas come and go is no input of the hash, is the service's
+// before the runtime's, and reaches a revision that is pinned.
+func TestReplacement(t *testing.T) {
+	one := intstr.FromInt32(1)
+	plain := own(t, "", "", nil)
+	stated := own(t, "", "", func(s *service.Service) {
+		s.Components.Engine.Strategy, s.Components.Engine.Budget = &service.Strategy{Recreate: true}, &service.Budget{MinAvailable: &one}
+	})
+	if plain.Hash != stated.Hash {
+		t.Error("another strategy is another revision")
+	}
+	for name, r := range map[string]Revision{"rendered": stated, "pinned": plain.Scaled(stated)} {
+		c := r.Component(service.RoleEngine)
+		if c.Strategy == nil || !c.Strategy.Recreate || c.Budget == nil || *c.Budget.MinAvailable != one {
+			t.Errorf("%s: %+v, %+v", name, c.Strategy, c.Budget)
+		}
+	}
+	bare := stated.Scaled(plain)
+	if c := bare.Component(service.RoleEngine); c.Strategy != nil || c.Budget != nil {
+		t.Errorf("what is stated no more stays: %+v, %+v", c.Strategy, c.Budget)
 	}
 }

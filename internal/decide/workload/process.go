@@ -38,6 +38,7 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 	}
 	p.Env = configured(environment(m, local, ownMain), merged)
 	if m != nil {
+		p.EnvFrom = m.EnvFrom
 		p.Readiness = first(p.Readiness, m.ReadinessProbe)
 		p.Liveness = first(p.Liveness, m.LivenessProbe)
 		if ownMain != nil && ownMain.LivenessProbe != nil {

@@ -203,6 +203,7 @@ func (in Input) unscaled(c service.Components) service.Components {
 		if part := c.Get(r); part != nil {
 			p := *part
 			p.Logger, p.Batcher = nil, nil // they are the gateway's
+			p.Strategy, p.Budget = nil, nil
 			if own, ok := in.Files[r]; ok && len(p.Parts) > 0 {
 				p.Parts = own.Parts // a file is the same however the manifest writes its path
 			}
@@ -331,6 +332,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		Annotations: overlay(base.Annotations, annotations(s.Annotations), over.Annotations),
 		Config:      overlay(base.Config, over.Config),
 		Metrics:     over.Metrics.Or(base.Metrics),
+		Strategy:    first(over.Strategy, base.Strategy),
 		Limits:      over.Scaling.Over(base.Scaling).Settled()}
 	if err := c.mergeNodes(base, over); err != nil {
 		return Component{}, err
@@ -349,6 +351,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	in.parallelism(&c)
 	c.drains(in)
 	if in.Cluster {
+		c.Budget = first(over.Budget, base.Budget)
 		c.Labels = overlay(c.Labels, dialectLabels(in, role))
 	} else if !slices.Contains(in.Containers, role) {
 		local := base.Local

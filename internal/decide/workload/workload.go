@@ -105,8 +105,8 @@ func (r *Revision) Models() []Model {
 	return out
 }
 
-// Scaled is r with the limits of next, a rendering of the same inputs, its names of the
-// model and of adapters, and its scheduling: what runs
+// Scaled is r with the limits of next, a rendering of the same inputs, its strategies
+// and budgets, its names of the model and of adapters, and its scheduling: what runs
 // stays as it was first rendered, whatever this program renders by now. Pods
 // keep the time they get to start, which stands in them.
 func (r Revision) Scaled(next Revision) Revision {
@@ -117,6 +117,7 @@ func (r Revision) Scaled(next Revision) Revision {
 		if n == nil {
 			continue
 		}
+		c.Strategy, c.Budget = n.Strategy, n.Budget
 		startup := c.Limits.StartupTimeout
 		if c.Limits = n.Limits; c.Process == nil {
 			c.Limits.StartupTimeout = startup
@@ -218,6 +219,10 @@ type Component struct {
 	Process *Process `json:"process,omitempty"`
 	// Limits is the settled scaling; not part of the hash.
 	Limits service.Limits `json:"limits"`
+	// Strategy and Budget are no inputs of the hash either: they say how replicas
+	// come and go, and not what runs. Budget is a cluster's.
+	Strategy *service.Strategy `json:"strategy,omitempty"`
+	Budget   *service.Budget   `json:"budget,omitempty"`
 }
 
 // Exports is where the component's pods export their metrics. Annotations are
@@ -258,14 +263,20 @@ type Node struct {
 // {{.AdapterPaths}} remain, since they are the replica's: Process.Resolve fills
 // them.
 type Process struct {
-	Command    []string        `json:"command"`
-	Env        []corev1.EnvVar `json:"env,omitempty"`
-	WorkingDir string          `json:"workingDir,omitempty"`
-	Install    string          `json:"install,omitempty"`
+	Command []string        `json:"command"`
+	Env     []corev1.EnvVar `json:"env,omitempty"`
+	// EnvFrom are ConfigMaps and secrets of the namespace whose entries are variables,
+	// which those of Env take the place of.
+	EnvFrom    []corev1.EnvFromSource `json:"envFrom,omitempty"`
+	WorkingDir string                 `json:"workingDir,omitempty"`
+	Install    string                 `json:"install,omitempty"`
 	// Container is what it runs in; nil for a process of this machine's programs.
 	Container *Container    `json:"container,omitempty"`
 	Readiness *corev1.Probe `json:"readiness,omitempty"` // nil: TCP connect to the port
 	Liveness  *corev1.Probe `json:"liveness,omitempty"`
+	// Startup holds the other two off until it has passed, and bounds how long that may
+	// take; nil for none. Containers alone have one.
+	Startup *corev1.Probe `json:"startup,omitempty"`
 	// Standby are the levels at which a replica may be put to sleep; nil for none.
 	Standby *service.Standby `json:"standby,omitempty"`
 	// GPUs is how many accelerators one replica holds: exclusively, or GPUMemory

@@ -46,6 +46,8 @@ type Config struct {
 	// Secret finds a secret of a namespace, from which replicas take variables. nil
 	// has none.
 	Secret func(service.Key) (*service.Secret, bool)
+	// ConfigMap finds a ConfigMap of a namespace, likewise.
+	ConfigMap func(service.Key) (*service.ConfigMap, bool)
 	// Devices are the accelerators' names as CUDA_VISIBLE_DEVICES takes them;
 	// a replica's GPUs are indexes into it. nil means look (Discover).
 	Devices []string

@@ -271,6 +271,11 @@ func (u *unit) containerEnvironment(r *running) ([]string, error) {
 			}
 		}
 	}
+	given, err := u.valuesFrom(r.spec.EnvFrom)
+	if err != nil {
+		return nil, err
+	}
+	env = append(env, given...)
 	for _, e := range r.spec.Env {
 		// Its own address is known to nobody before it is there; each of its
 		// addresses will do to listen on.

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -8,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/credentials"
 )
@@ -47,6 +50,11 @@ func (u *unit) environment(r *running) ([]string, error) {
 	if len(u.p.gpus.names) > 0 && len(r.gpus) == 0 {
 		env = append(env, visibleDevices+"=")
 	}
+	given, err := u.valuesFrom(r.spec.EnvFrom)
+	if err != nil {
+		return nil, err
+	}
+	env = append(env, given...)
 	for _, e := range r.spec.Env {
 		v, ok, err := u.value(e, u.p.cfg.Host)
 		if err != nil {
@@ -128,10 +136,55 @@ func (u *unit) value(e corev1.EnvVar, host string) (v string, ok bool, err error
 		}
 		return v, ok, nil
 	}
-	if m := from.ConfigMapKeyRef; m != nil && m.Optional != nil && *m.Optional {
-		return "", false, nil
+	if m := from.ConfigMapKeyRef; m != nil {
+		have, err := u.configMap(m.Name, m.Optional)
+		v, ok := have[m.Key]
+		if err == nil && !ok && have != nil && !optional(m.Optional) {
+			err = fmt.Errorf("ConfigMap %q in namespace %q has no key %q: apply it with one", excerpt.Of(m.Name, 80), u.o.key.Namespace, excerpt.Of(m.Key, 80))
+		}
+		if err != nil {
+			return "", false, failf("InvalidEnv", "variable %s: %s", e.Name, err)
+		}
+		return v, ok, nil
 	}
 	return "", false, failf("InvalidEnv", "variable %s takes its value from what only a cluster has: give it a value", e.Name)
+}
+
+// valuesFrom are variables that ConfigMaps and secrets of the namespace have, in their
+// order: of several of a name the last counts.
+func (u *unit) valuesFrom(from []corev1.EnvFromSource) (env []string, err error) {
+	for i, f := range from {
+		var have map[string]string
+		switch {
+		case f.ConfigMapRef != nil:
+			have, err = u.configMap(f.ConfigMapRef.Name, f.ConfigMapRef.Optional)
+		case f.SecretRef != nil:
+			have, err = credentials.Values(u.o.key.Namespace, f.SecretRef.Name, optional(f.SecretRef.Optional), u.secret)
+		}
+		if err != nil {
+			return nil, failf("InvalidEnv", "envFrom[%d]: %s", i, err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(have)) {
+			env = append(env, f.Prefix+name+"="+have[name])
+		}
+	}
+	return env, nil
+}
+
+func optional(o *bool) bool { return o != nil && *o }
+
+// configMap are the entries of a ConfigMap of the replica's namespace; nil for an optional
+// one that is not there.
+func (u *unit) configMap(name string, o *bool) (map[string]string, error) {
+	if u.p.cfg.ConfigMap != nil {
+		if m, ok := u.p.cfg.ConfigMap(service.Key{Namespace: u.o.key.Namespace, Name: name}); ok {
+			return m.Data, nil
+		}
+	}
+	if optional(o) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("there is no ConfigMap %q in namespace %q: apply it", excerpt.Of(name, 80), u.o.key.Namespace)
 }
 
 // secret finds a secret of the replica's namespace.

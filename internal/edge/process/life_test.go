@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -468,5 +469,111 @@ func TestLogsAreBounded(t *testing.T) {
 	logs, err := filepath.Glob(filepath.Join(p.serviceLogs(k), "*"+logSuffix))
 	if err != nil || len(logs) > 4 {
 		t.Errorf("%d logs are kept, want 1 of the living and about 2 of the dead: %v", len(logs), err)
+	}
+}
+
+// TestRecreate: a revision whose strategy says so has no replica while one of another
+// is there, also where those end slowly and there is room for both.
+func TestRecreate(t *testing.T) {
+	sub, k := platformtest.On(t, open(t, Config{})), platformtest.Key("recreated")
+	old := revision(k, platformtest.Server{Salt: "1", IgnoreTerm: true})
+	next := revision(k, platformtest.Server{Salt: "2"})
+	old.Components[0].Process.TerminationGrace = 300 * time.Millisecond
+	next.Components[0].Strategy = &service.Strategy{Recreate: true}
+	next.Before = &old
+	sub.MustApply(old)
+	sub.MustScale(k, 2)
+	before := sub.AwaitReady(k, 2)
+	sub.MustApply(next)
+	sub.Await(k, "2 ready of the new revision", func(rs []replica.Replica) bool {
+		of := map[string]int{}
+		for _, r := range rs {
+			of[r.Revision]++
+		}
+		if len(of) > 1 {
+			t.Errorf("both revisions are there: %s", platformtest.Describe(rs))
+		}
+		return of[next.Hash] == 2 && platformtest.AllReady(2)(rs)
+	})
+	for _, r := range before {
+		if runs(r.PID) {
+			t.Errorf("process %d of the revision before runs yet", r.PID)
+		}
+	}
+}
+
+// TestStartupProbe: until it passes nobody asks whether the process is ready, and its own
+// bound holds in place of the startup timeout.
+func TestStartupProbe(t *testing.T) {
+	p := open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})
+	sub := platformtest.On(t, p)
+	probe := func(seconds int32) *corev1.Probe {
+		out := httpProbe("/healthz")
+		out.PeriodSeconds, out.FailureThreshold = 1, seconds
+		return out
+	}
+	listens := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}}}
+
+	k := platformtest.Key("slow")
+	slow := revision(k, platformtest.Server{ReadyAfter: 500 * time.Millisecond, Startup: 100 * time.Millisecond, Readiness: listens})
+	slow.Components[0].Process.Startup = probe(60)
+	sub.MustApply(slow)
+	sub.MustScale(k, 1)
+	if r := sub.AwaitReady(k, 1)[0]; r.ReadyAt.Sub(r.Started) < 500*time.Millisecond {
+		t.Errorf("ready %s after its start, before its startup probe passed", r.ReadyAt.Sub(r.Started))
+	}
+
+	k = platformtest.Key("never")
+	never := revision(k, platformtest.Server{NeverReady: true, Startup: time.Hour, Readiness: listens})
+	never.Components[0].Process.Startup = probe(1)
+	sub.MustApply(never)
+	sub.MustScale(k, 1)
+	if r := sub.Await(k, "ended", phase(replica.Failed, "StartupTimeout"))[0]; !strings.Contains(r.Message, "its startup probe did not pass within 1s (GET /healthz: 503") {
+		t.Errorf("message: %q", r.Message)
+	}
+
+	k = platformtest.Key("unready")
+	unready := revision(k, platformtest.Server{NeverReady: true, Startup: 200 * time.Millisecond})
+	unready.Components[0].Process.Startup = listens
+	sub.MustApply(unready)
+	sub.MustScale(k, 1)
+	if r := sub.Await(k, "ended", phase(replica.Failed, "StartupTimeout"))[0]; !strings.Contains(r.Message, "not ready within 200ms") {
+		t.Errorf("message: %q", r.Message)
+	}
+}
+
+// TestEnvFrom: what a replica is given by ConfigMaps and secrets, and that it starts once
+// a missing one is there.
+func TestEnvFrom(t *testing.T) {
+	var there atomic.Bool
+	p := open(t, Config{
+		Secret: func(k service.Key) (*service.Secret, bool) {
+			return &service.Secret{Data: map[string]service.Hidden{"TOKEN": service.Hide("t0ken"), "BOTH": service.Hide("secret")}}, k.Name == "hub" && k.Namespace == "suite"
+		},
+		ConfigMap: func(k service.Key) (*service.ConfigMap, bool) {
+			return &service.ConfigMap{Data: map[string]string{"BOTH": "map", "STATED": "map", "ONE": "1"}}, k.Name == "settings" && k.Namespace == "suite" && there.Load()
+		}})
+	sub, k := platformtest.On(t, p), platformtest.Key("given")
+	r := revision(k, platformtest.Server{})
+	ref := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
+	settings := corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("settings")}}
+	prefixed := settings
+	prefixed.Prefix = "P_"
+	r.Components[0].Process.EnvFrom = []corev1.EnvFromSource{settings, prefixed, {SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("hub")}},
+		{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("none"), Optional: new(true)}}, {ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("none"), Optional: new(true)}}}
+	r.Components[0].Process.Env = append(r.Components[0].Process.Env, corev1.EnvVar{Name: "STATED", Value: "here"},
+		corev1.EnvVar{Name: "KEY", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("settings"), Key: "ONE"}}})
+	sub.MustApply(r)
+	sub.MustScale(k, 1)
+	failed := sub.Await(k, "failed", phase(replica.Failed, "InvalidEnv"))[0]
+	if want := `envFrom[0]: there is no ConfigMap "settings" in namespace "suite": apply it`; !strings.Contains(failed.Message, want) {
+		t.Errorf("message: %q, want %q", failed.Message, want)
+	}
+	there.Store(true)
+	got := sub.AwaitReady(k, 1)[0]
+	for name, want := range map[string]string{"TOKEN": "t0ken", "BOTH": "secret", "STATED": "here", "P_STATED": "map", "P_ONE": "1", "KEY": "1"} {
+		if v := platformtest.Get(t, got, "/env?n="+name); v != want {
+			t.Errorf("%s is %q, want %q", name, v, want)
+		}
 	}
 }

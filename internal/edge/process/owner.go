@@ -147,6 +147,11 @@ func (o *owner) converge() {
 	if o.revision == nil {
 		return
 	}
+	for _, u := range o.units { // of other revisions: they never serve again
+		if u.view.Phase == replica.Asleep && !u.recovered() && u.revision != o.revision.Hash {
+			u.end()
+		}
+	}
 	roles := map[service.Role][]member{}
 	for role := range o.want {
 		roles[role] = nil
@@ -213,7 +218,9 @@ func (o *owner) needs(role service.Role) needs {
 		}
 		return -1
 	}
-	return needs{current: max(0, gpus(o.revision)), before: gpus(o.revision.Before)}
+	c := o.revision.Component(role)
+	return needs{current: max(0, gpus(o.revision)), before: gpus(o.revision.Before),
+		apart: c != nil && c.Strategy != nil && c.Strategy.Recreate}
 }
 
 // yields tells those that wait for accelerators who makes room for them. The

@@ -344,6 +344,7 @@ func TestEnvValue(t *testing.T) {
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Optional: &yes}}}, "", false, false},
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Optional: &yes}}}, "", false, false},
 		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}}, "", false, true},
+		{corev1.EnvVar{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Key: "k"}}}, "", false, true},
 		{corev1.EnvVar{ValueFrom: secret("hub", "token", nil)}, "t0ken", true, false},
 		{corev1.EnvVar{ValueFrom: secret("hub", "other", nil)}, "", false, true},
 		{corev1.EnvVar{ValueFrom: secret("hub", "other", &yes)}, "", false, false},

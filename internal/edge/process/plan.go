@@ -23,6 +23,8 @@ type member struct {
 type needs struct {
 	current int
 	before  int // of the revision before; negative where none is to be started
+	// apart: replicas of two revisions are never there together.
+	apart bool
 }
 
 // steps are what takes a role nearer to what is wanted of it.
@@ -42,6 +44,8 @@ type steps struct {
 // Older ones that do not serve go at once, except those of the revision before,
 // which come up as well while too few serve, on accelerators that current ones
 // do not need. victims go first, then what does not serve, then the youngest.
+// Where revisions are to stay apart, older ones all go at once, and current ones start
+// when the last of them has ended.
 func plan(want int, members []member, victims []string, free int, need needs) steps {
 	var s steps
 	var current, old, serving []member
@@ -66,6 +70,15 @@ func plan(want int, members []member, victims []string, free int, need needs) st
 		if m.phase == replica.Ready {
 			ready++
 		}
+	}
+	if need.apart {
+		for _, m := range old {
+			s.drain = append(s.drain, m.id)
+		}
+		if !slices.ContainsFunc(members, func(m member) bool { return !m.current }) { // none ends either
+			s.start = max(0, want-len(current))
+		}
+		return s
 	}
 	byWorth(old, victims)
 	for _, m := range old {

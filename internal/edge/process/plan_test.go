@@ -98,16 +98,42 @@ func TestPlanBringsBackTheRevisionBefore(t *testing.T) {
 		{"the present one is ready", 1, "before:Starting new:Ready", 0, needs{}, 0, 0, "a"},
 		{"none is wanted", 0, "before:Ready new:Failed", 0, needs{}, 0, 0, "ab"},
 		{"one older still", 1, "old:Starting new:Failed", 0, needs{}, 0, 1, "a"},
-		{"accelerators for both", 1, "", 2, needs{1, 1}, 1, 1, ""},
-		{"accelerators for one", 1, "", 1, needs{1, 1}, 1, 0, ""},
-		{"the present one holds its own", 1, "new:Starting/1", 1, needs{1, 1}, 0, 1, ""},
-		{"the present one will want its own again", 1, "new:Failed", 1, needs{1, 1}, 0, 0, ""},
-		{"it waits in vain", 1, "before:Pending!1 new:Starting/1", 0, needs{1, 1}, 0, 0, "a"},
-		{"it needs fewer", 2, "new:Starting/2 new:Starting/2", 1, needs{2, 1}, 0, 1, ""},
+		{"accelerators for both", 1, "", 2, needs{current: 1, before: 1}, 1, 1, ""},
+		{"accelerators for one", 1, "", 1, needs{current: 1, before: 1}, 1, 0, ""},
+		{"the present one holds its own", 1, "new:Starting/1", 1, needs{current: 1, before: 1}, 0, 1, ""},
+		{"the present one will want its own again", 1, "new:Failed", 1, needs{current: 1, before: 1}, 0, 0, ""},
+		{"it waits in vain", 1, "before:Pending!1 new:Starting/1", 0, needs{current: 1, before: 1}, 0, 0, "a"},
+		{"it needs fewer", 2, "new:Starting/2 new:Starting/2", 1, needs{current: 2, before: 1}, 0, 1, ""},
 	} {
 		s := plan(c.want, members(c.members), nil, c.free, c.need)
 		if s.start != c.start || s.previous != c.again || sorted(s.drain...) != sorted(strings.Split(c.drain, "")...) || len(s.yield) > 0 {
 			t.Errorf("%s: %+v; want start %d, again %d, drain %q", c.name, s, c.start, c.again, c.drain)
+		}
+	}
+}
+
+// TestPlanKeepsRevisionsApart: none of the present revision starts before the last of
+// any other has ended, and none of the revision before comes back.
+func TestPlanKeepsRevisionsApart(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		want    int
+		members string
+		start   int
+		drain   string
+	}{
+		{"they end first", 2, "old:Ready old:Starting", 0, "ab"},
+		{"one still ends", 2, "old:Draining", 0, ""},
+		{"all have ended", 2, "", 2, ""},
+		{"its own end apart from it", 1, "new:Draining", 1, ""},
+		{"the one before serves no more", 1, "before:Ready new:Failed", 0, "a"},
+		{"no accelerators are waited for", 1, "old:Ready/1 new:Pending!1", 0, "a"},
+		{"down", 1, "new:Ready new:Ready", 0, "b"},
+		{"to none", 0, "old:Ready", 0, "a"},
+	} {
+		s := plan(c.want, members(c.members), nil, 0, needs{before: 0, apart: true})
+		if s.start != c.start || s.previous != 0 || len(s.yield) > 0 || sorted(s.drain...) != sorted(strings.Split(c.drain, "")...) {
+			t.Errorf("%s: %+v; want start %d, drain %q", c.name, s, c.start, c.drain)
 		}
 	}
 }

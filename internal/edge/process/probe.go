@@ -176,6 +176,14 @@ func (b *prober) failures() <-chan struct{} {
 	return b.failed
 }
 
+// verdicts are those of a startup probe; nil without one.
+func (b *prober) verdicts() <-chan bool {
+	if b == nil {
+		return nil
+	}
+	return b.verdict
+}
+
 // pause has the process not asked, or asked again; one that was woken is ready.
 func (b *prober) pause(paused bool) {
 	if b != nil {
@@ -242,11 +250,31 @@ func (b *prober) watchReadiness(ctx context.Context) {
 			}
 		}
 		if wait = b.period; !ready {
-			wait = min(max(time.Since(start)/20, minPoll), maxPoll)
+			wait = often(start)
 		} else if suspected {
 			wait = min(b.period, suspectPoll)
 		}
 	}
+}
+
+// watchStartup tells verdict once that the process has started. It is asked as often as
+// for its readiness, since all that waits for it waits as long.
+func (b *prober) watchStartup(ctx context.Context) {
+	start := time.Now()
+	for wait := max(b.delay, minPoll); sleep(ctx, wait); wait = often(start) {
+		if ok, _ := b.ask(ctx); ok {
+			select {
+			case b.verdict <- true:
+			case <-ctx.Done():
+			}
+			return
+		}
+	}
+}
+
+// often is the pause until a process is asked again that started at a time.
+func often(start time.Time) time.Duration {
+	return min(max(time.Since(start)/20, minPoll), maxPoll)
 }
 
 // rest waits for d or an early call; alive is false when ctx ended first.

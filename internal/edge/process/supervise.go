@@ -21,7 +21,9 @@ type supervisor struct {
 	watched bool          // the liveness probe is being asked
 	readyProbe,
 	liveProbe *prober
-	oom int // processes ended for want of memory before this one started
+	startProbe *prober    // nil once it has passed, and where there is none
+	unreached  chan error // why it does not reach the roles that it calls; holds one
+	oom        int        // processes ended for want of memory before this one started
 }
 
 // supervise watches over a process until it has ended, or, when this platform
@@ -31,18 +33,7 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	w := newSupervisor(u, r)
-	unreached := make(chan error, 1)
-	go func() {
-		if err := u.reach(ctx, r); err != nil {
-			unreached <- err
-			return
-		}
-		w.readyProbe.watchReadiness(ctx)
-	}()
-	limit := u.component.Load().Limits.StartupTimeout
-	if limit <= 0 {
-		limit = service.DefaultStartupTimeout
-	}
+	limit := w.watch(ctx)
 	begun, startup := time.Now(), time.NewTimer(limit)
 	defer startup.Stop()
 	quiet := time.NewTimer(quietStart)
@@ -60,19 +51,23 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 			}
 		case <-r.proc.Done():
 			return w.exited(), w.lasted(), false
-		case err := <-unreached:
+		case err := <-w.unreached:
 			return w.end("AddressUnavailable", oneLine(err.Error())), 0, false
 		case <-startup.C:
 			if !w.ever {
 				return w.tooSlow(limit), 0, false
 			}
+		case <-w.startProbe.verdicts():
+			w.startProbe = nil
+			limit, begun = w.watch(ctx), time.Now()
+			startup.Reset(limit)
 		case ok := <-w.readyProbe.verdict:
 			if tr := w.judged(ctx, ok); tr != nil {
 				return tr, 0, false
 			}
 		case <-quiet.C:
 			w.waits(begun, limit)
-		case <-w.readyProbe.said:
+		case <-w.asked().said:
 			w.waits(begun, limit)
 		case <-w.liveProbe.failures():
 			return w.unhealthy(), w.lasted(), false
@@ -80,11 +75,42 @@ func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bo
 	}
 }
 
+// watch begins to ask whether the process is ready, or has started where it has a probe
+// of that, and returns how long that may take.
+func (w *supervisor) watch(ctx context.Context) (limit time.Duration) {
+	first := w.readyProbe.watchReadiness
+	if limit = w.u.component.Load().Limits.StartupTimeout; limit <= 0 {
+		limit = service.DefaultStartupTimeout
+	}
+	if b := w.startProbe; b != nil {
+		first, limit = b.watchStartup, b.delay+time.Duration(b.patience)*b.period
+	}
+	go func() {
+		if err := w.u.reach(ctx, w.r); err != nil {
+			w.unreached <- err
+			return
+		}
+		first(ctx)
+	}()
+	return limit
+}
+
+// asked is the probe that tells how far a start is.
+func (w *supervisor) asked() *prober {
+	if w.startProbe != nil {
+		return w.startProbe
+	}
+	return w.readyProbe
+}
+
 // newSupervisor is for a process that has just been started or adopted.
 func newSupervisor(u *unit, r *running) *supervisor {
-	w := &supervisor{u: u, r: r, readyProbe: newProber(u.p.cfg.Host, r, r.spec.Readiness, true, u.suspected), oom: u.p.memory.killed(r.memory)}
+	w := &supervisor{u: u, r: r, unreached: make(chan error, 1), readyProbe: newProber(u.p.cfg.Host, r, r.spec.Readiness, true, u.suspected), oom: u.p.memory.killed(r.memory)}
 	if r.spec.Liveness != nil {
 		w.liveProbe = newProber(u.p.cfg.Host, r, r.spec.Liveness, false, nil)
+	}
+	if r.spec.Startup != nil && r.asleep == 0 {
+		w.startProbe = newProber(u.p.cfg.Host, r, r.spec.Startup, false, nil)
 	}
 	if r.asleep > 0 {
 		w.ever = true
@@ -152,7 +178,7 @@ func (w *supervisor) watchLiveness(ctx context.Context) {
 // waits publishes what a process waits for that takes long to start, and for
 // how long it may.
 func (w *supervisor) waits(begun time.Time, limit time.Duration) {
-	why := w.readyProbe.last()
+	why := w.asked().last()
 	if w.ever || why == "" || time.Since(begun) < quietStart {
 		return
 	}
@@ -212,7 +238,10 @@ func portTaken(lines []string) bool {
 // tooSlow ends a process that did not become ready in time.
 func (w *supervisor) tooSlow(limit time.Duration) *failure {
 	why := fmt.Sprintf("not ready within %s", limit)
-	if l := w.readyProbe.last(); l != "" {
+	if w.startProbe != nil {
+		why = fmt.Sprintf("its startup probe did not pass within %s", limit)
+	}
+	if l := w.asked().last(); l != "" {
 		why += " (" + l + ")"
 	}
 	return w.end("StartupTimeout", withOutput(why, replica.Cause(w.u.log.LastLines(causeLines), 3)))

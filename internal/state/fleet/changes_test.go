@@ -22,6 +22,14 @@ func TestRunsAs(t *testing.T) {
 	if w.runsAs(&Record{Revision: rev}) {
 		t.Error("another weight is not noticed")
 	}
+	rev = workload.Revision{Hash: "h", Components: []workload.Component{{Role: service.RoleEngine}}}
+	w.record = &Record{Revision: rev}
+	for _, other := range []workload.Component{{Strategy: &service.Strategy{Recreate: true}}, {Budget: &service.Budget{}}} {
+		other.Role = service.RoleEngine
+		if w.runsAs(&Record{Revision: workload.Revision{Hash: "h", Components: []workload.Component{other}}}) {
+			t.Errorf("%+v %+v is not noticed", other.Strategy, other.Budget)
+		}
+	}
 }
 
 // TestChangesCoalesce: what waits is told once, what changes while it is on

@@ -215,8 +215,8 @@ func (r *reconciler) fail(w *work, failure *service.Failure, again time.Duration
 }
 
 // runsAs reports whether next has the platform run what it runs: the same
-// revision, reached and scheduled in the same ways, with the same counts, needs and names of
-// adapters.
+// revision, reached, scheduled and replaced in the same ways, with the same counts, needs and
+// names of adapters.
 func (w *work) runsAs(next *Record) bool {
 	return w.record != nil && w.record.Revision.Hash == next.Revision.Hash && w.record.Selection == next.Selection &&
 		w.record.Revision.Access.Equal(next.Revision.Access) &&
@@ -224,7 +224,8 @@ func (w *work) runsAs(next *Record) bool {
 		w.record.Revision.Model.Credentials.Equal(next.Revision.Model.Credentials) &&
 		slices.Equal(w.record.Revision.Model.Adapters, next.Revision.Model.Adapters) &&
 		slices.EqualFunc(w.record.Revision.Components, next.Revision.Components, func(x, y workload.Component) bool {
-			return x.Role == y.Role && x.Limits.Equal(y.Limits) && x.Process.Need() == y.Process.Need() && sameGrant(x.Files, y.Files)
+			return x.Role == y.Role && x.Limits.Equal(y.Limits) && x.Process.Need() == y.Process.Need() && sameGrant(x.Files, y.Files) &&
+				reflect.DeepEqual(x.Strategy, y.Strategy) && reflect.DeepEqual(x.Budget, y.Budget)
 		})
 }
 

@@ -88,6 +88,12 @@ func (r *resolver) open(f service.Files) (credentials.Opened, error) {
 // Open puts together what files are fetched with, as the secrets are now.
 func (f *Fleet) Open(files service.Files) (credentials.Opened, error) { return f.resolver.open(files) }
 
+// ConfigMap finds a ConfigMap.
+func (f *Fleet) ConfigMap(k service.Key) (*service.ConfigMap, bool) {
+	o, ok := f.resolver.object(ID{Kind: configMapKind, Key: k})
+	return o.ConfigMap, ok
+}
+
 // Secret finds a secret.
 func (f *Fleet) Secret(k service.Key) (*service.Secret, bool) {
 	o, ok := f.resolver.object(ID{Kind: SecretKind, Key: k})

@@ -184,6 +184,9 @@ func facts(at string, n int, doc string) record {
 // protocol, a mode.
 var word = regexp.MustCompile(`^[A-Za-z0-9$][A-Za-z0-9.$_-]{0,40}$`)
 
+// percentage is a value and no text.
+var percentage = regexp.MustCompile(`^[0-9]{1,3}%$`)
+
 // expressions are those of templates, which a manifest may have in commands.
 var expressions = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
 
@@ -236,7 +239,7 @@ func text(path []string, s string) string {
 		return scheme + "://example/model"
 	case key == "value" || above == "annotations" && len(s) > 20:
 		return "v"
-	case word.MatchString(s), key == "apiVersion", key == "condition", above == "trafficScenarios":
+	case word.MatchString(s), percentage.MatchString(s), key == "apiVersion", key == "condition", above == "trafficScenarios":
 		return s
 	case strings.ContainsAny(s, "<>{}"):
 		return "<placeholder>"

@@ -80,6 +80,9 @@ func readComponents(r *manifest.Reader, s *service.Service, at string, in *compo
 		readExplainer(r, s, at+".explainer", e)
 	}
 	selectAccelerator(r, s)
+	manifest.CheckReplacement(r.Report, at+".predictor", s.Components.Engine, s)
+	manifest.CheckReplacement(r.Report, at+".transformer", s.Components.Transformer, s)
+	manifest.CheckReplacement(r.Report, at+".explainer", s.Components.Explainer, s)
 }
 
 func readPredictor(r *manifest.Reader, s *service.Service, at string, p *predictor) {
@@ -128,7 +131,8 @@ func readComponent(r *manifest.Reader, namespace, path string, pod corev1.PodSpe
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
 			Timeout: e.Timeout, TimeoutField: "timeout"}),
-		Logger: readLogger(r, path+".logger", e.Logger, namespace), Batcher: readBatcher(r, path+".batcher", e.Batcher)}
+		Strategy: manifest.ReadStrategy(r.Report, path+".deploymentStrategy", e.DeploymentStrategy),
+		Logger:   readLogger(r, path+".logger", e.Logger, namespace), Batcher: readBatcher(r, path+".batcher", e.Batcher)}
 	readAutoScaling(r.Report, path+".autoScaling", e.AutoScaling, &c.Scaling)
 	return c
 }

@@ -3,6 +3,7 @@ package kserve
 import (
 	"reflect"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -166,20 +167,20 @@ type batcher struct {
 
 // extension is what all components have in common.
 type extension struct {
-	MinReplicas          *int              `json:"minReplicas"`
-	MaxReplicas          *int              `json:"maxReplicas"`
-	ScaleTarget          *int              `json:"scaleTarget"`
-	ScaleMetric          string            `json:"scaleMetric"`
-	ContainerConcurrency *int              `json:"containerConcurrency"`
-	CanaryTrafficPercent *int              `json:"canaryTrafficPercent"`
-	Labels               map[string]string `json:"labels"`
-	Annotations          map[string]string `json:"annotations"`
-	Timeout              *int              `json:"timeout"`
-	ScaleMetricType      string            `json:"scaleMetricType"`
-	AutoScaling          *autoScaling      `json:"autoScaling"`
-	Logger               *logger           `json:"logger"`
-	Batcher              *batcher          `json:"batcher"`
-	DeploymentStrategy   any               `json:"deploymentStrategy"`
+	MinReplicas          *int                       `json:"minReplicas"`
+	MaxReplicas          *int                       `json:"maxReplicas"`
+	ScaleTarget          *int                       `json:"scaleTarget"`
+	ScaleMetric          string                     `json:"scaleMetric"`
+	ContainerConcurrency *int                       `json:"containerConcurrency"`
+	CanaryTrafficPercent *int                       `json:"canaryTrafficPercent"`
+	Labels               map[string]string          `json:"labels"`
+	Annotations          map[string]string          `json:"annotations"`
+	Timeout              *int                       `json:"timeout"`
+	ScaleMetricType      string                     `json:"scaleMetricType"`
+	AutoScaling          *autoScaling               `json:"autoScaling"`
+	Logger               *logger                    `json:"logger"`
+	Batcher              *batcher                   `json:"batcher"`
+	DeploymentStrategy   *appsv1.DeploymentStrategy `json:"deploymentStrategy"`
 }
 
 type servingRuntime struct {
@@ -273,8 +274,7 @@ var Notes = manifest.Notes{
 		"schemaPath": manifest.Never(noMesh),
 	},
 	reflect.TypeFor[extension](): {
-		"scaleMetricType":    manifest.Never("has no effect: a target is always an average per replica"),
-		"deploymentStrategy": manifest.Never(manifest.NoStrategy),
+		"scaleMetricType": manifest.Never("has no effect: a target is always an average per replica"),
 	},
 	reflect.TypeFor[autoScaling](): {
 		"behavior": manifest.Never("has no effect: Roundhouse's own autoscaler decides how fast the count changes"),

@@ -226,12 +226,6 @@ const (
 	NoUser      = "has no effect on one machine where the replica runs as a process: it runs as the user who started it"
 )
 
-// What is said of fields that have no effect anywhere, since this program sees to it.
-const (
-	NoStrategy = "has no effect: an old revision serves until a new one is ready"
-	NoBudget   = "has no effect: on a cluster nodes are drained one pod of a component at a time"
-)
-
 // PodNotes are the fields of a pod that mean nothing to a process.
 var PodNotes = map[string]Note{
 	"affinity": OnProcess(NoPlacement), "nodeSelector": OnProcess(NoPlacement),
@@ -279,8 +273,7 @@ var KubernetesNotes = Notes{
 		"volumeMounts":             OnProcess(NoMount),
 		"volumeDevices":            OnProcess(NoMount),
 		"securityContext":          OnProcess(NoUser),
-		"envFrom":                  OnProcess("has no effect on one machine: give the variables to this program's own environment"),
-		"startupProbe":             OnProcess("has no effect on one machine: startupTimeout bounds a start"),
+		"startupProbe":             OnProcess("has no effect on one machine where the replica runs as a process: startupTimeout bounds a start"),
 		"lifecycle":                OnProcess(NoPod),
 		"resizePolicy":             OnProcess(NoPod),
 		"restartPolicy":            OnProcess(NoPod),

@@ -300,15 +300,10 @@ func CheckContainers(r *Report, path string, in []corev1.Container) {
 	}
 }
 
-// needsCluster reports whether a variable cannot do without what only a cluster
-// keeps.
-func needsCluster(from *corev1.EnvVarSource) bool {
-	if from == nil {
-		return false
-	}
-	needed := func(optional *bool) bool { return optional == nil || !*optional }
-	return from.ConfigMapKeyRef != nil && needed(from.ConfigMapKeyRef.Optional)
-}
+var keyName = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
+
+// KeyName reports whether a Secret and a ConfigMap may have a key of that name.
+func KeyName(s string) bool { return keyName.MatchString(s) && s != "." && s != ".." }
 
 // CheckTemplates checks the template expressions of a list of texts.
 func CheckTemplates(r *Report, path string, texts []string) {
@@ -343,13 +338,17 @@ func CheckContainer(r *Report, path string, c corev1.Container) {
 		}
 	}
 	for i, e := range c.Env {
-		at := strict.Index(path+".env", i)
 		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00\r\n") {
-			r.Errorf(at+".name", "%q is not a variable's name", Clip(e.Name))
+			r.Errorf(strict.Index(path+".env", i)+".name", "%q is not a variable's name", Clip(e.Name))
 		}
-		if needsCluster(e.ValueFrom) {
-			p := r.Problem(at+".valueFrom", "names a config map, and one machine has none: no replica starts until there is a value, or optional is true")
-			p.Warning, p.Platform = true, Process
+	}
+	for i, e := range c.EnvFrom {
+		at := strict.Index(path+".envFrom", i)
+		if strings.ContainsAny(e.Prefix, "=\x00\r\n") {
+			r.Errorf(at+".prefix", "%q does not begin a variable's name", Clip(e.Prefix))
+		}
+		if (e.ConfigMapRef == nil) == (e.SecretRef == nil) {
+			r.Errorf(at, "takes variables from one ConfigMap or one secret: write configMapRef or secretRef")
 		}
 	}
 	if _, limited := c.Resources.Limits[corev1.ResourceCPU]; limited {

@@ -34,6 +34,9 @@ func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runt
 		Decoder: readComponent(r, "spec.decoderConfig", spec.DecoderConfig),
 		Router:  readRouter(r, "spec.routerConfig", spec.RouterConfig),
 	}
+	manifest.CheckReplacement(r.Report, "spec.engineConfig", out.Components.Engine, nil)
+	manifest.CheckReplacement(r.Report, "spec.decoderConfig", out.Components.Decoder, nil)
+	manifest.CheckReplacement(r.Report, "spec.routerConfig", out.Components.Router, nil)
 	if len(spec.Containers) > 0 {
 		readLegacyRuntime(r, spec, out)
 	}

@@ -76,6 +76,9 @@ func readService(r *manifest.Reader, m *inferenceService, o *manifest.Object) {
 	readSelectors(r, spec, s)
 	manifest.WarnManyMachines(r.Report, "spec.engine", s.Components.Engine)
 	manifest.WarnManyMachines(r.Report, "spec.decoder", s.Components.Decoder)
+	manifest.CheckReplacement(r.Report, "spec.engine", s.Components.Engine, s)
+	manifest.CheckReplacement(r.Report, "spec.decoder", s.Components.Decoder, s)
+	manifest.CheckReplacement(r.Report, "spec.router", s.Components.Router, s)
 	checkServed(r, s)
 	for _, path := range []string{"spec.acceleratorSelector", "spec.engine.acceleratorOverride", "spec.decoder.acceleratorOverride"} {
 		if s.Custom && r.Has(path) {
@@ -133,7 +136,9 @@ func readPart(r *manifest.Reader, path string, pod corev1.PodSpec, e *extension,
 	out := &service.Component{Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
-			Timeout: e.TimeoutSeconds, TimeoutField: "timeoutSeconds"})}
+			Timeout: e.TimeoutSeconds, TimeoutField: "timeoutSeconds"}),
+		Strategy: manifest.ReadStrategy(r.Report, path+".deploymentStrategy", e.DeploymentStrategy),
+		Budget:   manifest.ReadBudget(r.Report, path, e.MinAvailable, e.MaxUnavailable)}
 	out.Pod, out.Main = readPod(r, path, pod, runner)
 	return out
 }
@@ -207,6 +212,7 @@ func readPredictor(r *manifest.Reader, p *predictor, s *service.Service) {
 		s.Components.Engine.Worker = readNode(r, path+".workerSpec", p.WorkerSpec)
 		r.OneMachine(path+".workerSpec", true, manifest.ManyMachines)
 	}
+	manifest.CheckReplacement(r.Report, path, s.Components.Engine, s)
 	if p.Model == nil {
 		checkServed(r, s)
 	}

@@ -3,8 +3,10 @@ package ome
 import (
 	"reflect"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
@@ -73,19 +75,19 @@ type router struct {
 
 // extension is what every component has.
 type extension struct {
-	MinReplicas          *int              `json:"minReplicas"`
-	MaxReplicas          *int              `json:"maxReplicas"`
-	ScaleTarget          *int              `json:"scaleTarget"`
-	ScaleMetric          string            `json:"scaleMetric"`
-	ContainerConcurrency *int              `json:"containerConcurrency"`
-	CanaryTrafficPercent *int              `json:"canaryTrafficPercent"`
-	Labels               map[string]string `json:"labels"`
-	Annotations          map[string]string `json:"annotations"`
-	TimeoutSeconds       *int              `json:"timeoutSeconds"`
-	MinAvailable         any               `json:"minAvailable"`
-	MaxUnavailable       any               `json:"maxUnavailable"`
-	DeploymentStrategy   any               `json:"deploymentStrategy"`
-	KedaConfig           any               `json:"kedaConfig"`
+	MinReplicas          *int                       `json:"minReplicas"`
+	MaxReplicas          *int                       `json:"maxReplicas"`
+	ScaleTarget          *int                       `json:"scaleTarget"`
+	ScaleMetric          string                     `json:"scaleMetric"`
+	ContainerConcurrency *int                       `json:"containerConcurrency"`
+	CanaryTrafficPercent *int                       `json:"canaryTrafficPercent"`
+	Labels               map[string]string          `json:"labels"`
+	Annotations          map[string]string          `json:"annotations"`
+	TimeoutSeconds       *int                       `json:"timeoutSeconds"`
+	MinAvailable         *intstr.IntOrString        `json:"minAvailable"`
+	MaxUnavailable       *intstr.IntOrString        `json:"maxUnavailable"`
+	DeploymentStrategy   *appsv1.DeploymentStrategy `json:"deploymentStrategy"`
+	KedaConfig           any                        `json:"kedaConfig"`
 }
 
 // predictor is the legacy schema of a service.
@@ -258,12 +260,7 @@ type objectRef struct {
 // Notes are those of this dialect's types.
 var Notes = manifest.Notes{
 	reflect.TypeFor[inferenceServiceSpec](): {"kedaConfig": manifest.Never(noKEDA)},
-	reflect.TypeFor[extension](): {
-		"kedaConfig":         manifest.Never(noKEDA),
-		"minAvailable":       manifest.Never(manifest.NoBudget),
-		"maxUnavailable":     manifest.Never(manifest.NoBudget),
-		"deploymentStrategy": manifest.Never(manifest.NoStrategy),
-	},
+	reflect.TypeFor[extension]():            {"kedaConfig": manifest.Never(noKEDA)},
 	reflect.TypeFor[supportedFormat](): {
 		"modelType": manifest.Never("has no effect: runtimes are matched by format, framework, architecture, quantization and diffusion pipeline"),
 	},

@@ -104,8 +104,8 @@ type configMap struct {
 	Immutable       bool              `json:"immutable"`
 }
 
-// configMapSchema reads ConfigMaps that have such configurations. An API server's are
-// read where a service names one, and kubectl applies them.
+// configMapSchema reads ConfigMaps, which may have such configurations. An API server's
+// are read where a service names one, and kubectl applies them.
 var configMapSchema = manifest.Schema{APIVersion: "v1", Kind: "ConfigMap", Shape: reflect.TypeFor[configMap](), OneMachine: true,
 	Read: func(r *manifest.Reader, m any, o *manifest.Object) { readConfigMap(r, m.(*configMap), o) }}
 
@@ -113,7 +113,12 @@ func readConfigMap(r *manifest.Reader, m *configMap, o *manifest.Object) {
 	o.Kind = manifest.KindConfigMap
 	o.ConfigMap = &service.ConfigMap{Meta: r.Meta(m.Metadata, false, true), Schedulings: map[string]*service.Scheduling{}}
 	o.Key = o.ConfigMap.Key
+	o.ConfigMap.Data = m.Data
+	total := 0
 	for _, key := range slices.Sorted(maps.Keys(m.Data)) {
+		if total += len(m.Data[key]); !manifest.KeyName(key) {
+			r.Errorf(strict.Key("data", key), "is not a key: use up to 253 letters, digits, '-', '_' and '.'")
+		}
 		if v, err := decoded(m.Data[key]); err == nil && isConfig(v) {
 			o.ConfigMap.Schedulings[key] = ReadInline(r.Report, strict.Key("data", key), v)
 		}
@@ -123,10 +128,13 @@ func readConfigMap(r *manifest.Reader, m *configMap, o *manifest.Object) {
 	} else if pem != "" {
 		r.Errorf(strict.Key("data", service.AuthoritiesKey), "has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----")
 	}
-	if len(o.ConfigMap.Schedulings) == 0 && m.Data[service.AuthoritiesKey] == "" {
-		r.Errorf("data", "has no %s and no %s: of ConfigMaps those are read that have a configuration for LLMInferenceServices that name them, or the authorities of a store's certificate", Kind, service.AuthoritiesKey)
+	if total > maxConfigMap {
+		r.Errorf("data", "has values of %d bytes: a ConfigMap has up to %d", total, maxConfigMap)
 	}
 }
+
+// maxConfigMap is how large Kubernetes lets the values of a ConfigMap be together.
+const maxConfigMap = 1 << 20
 
 // isConfig reports whether a document says that it is such a configuration.
 func isConfig(v any) bool {

@@ -6,7 +6,6 @@ package secrets
 import (
 	"encoding/base64"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -46,8 +45,6 @@ type account struct {
 // maxBytes is how large Kubernetes lets the values of a Secret be together.
 const maxBytes = 1 << 20
 
-var keyName = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
-
 // readSecret reads a Secret. Values in stringData go before those in data.
 func readSecret(r *manifest.Reader, m *secret, o *manifest.Object) {
 	r.Conceal("data", "is not written as it must be: give every key a value in base64, in quotes")
@@ -57,7 +54,7 @@ func readSecret(r *manifest.Reader, m *secret, o *manifest.Object) {
 	o.Kind, o.Key, o.Secret = manifest.KindSecret, s.Key, s
 	total := 0
 	put := func(path, key, value string) {
-		if !keyName.MatchString(key) || key == "." || key == ".." {
+		if !manifest.KeyName(key) {
 			r.Errorf(path, "has a key that is none: use up to 253 letters, digits, '-', '_' and '.'")
 			return
 		}

@@ -134,6 +134,9 @@ func readComponent(r *manifest.Reader, path string, p *predictor) *service.Compo
 		}
 		used = len(pod.Spec.Containers) > 0
 		c.Pod = pod.Spec
+		if b := pod.PDB; b != nil {
+			c.Budget = manifest.ReadBudget(r.Report, at+".pdbSpec", b.MinAvailable, b.MaxUnavailable)
+		}
 		c.Labels = joinedMaps(p.Labels, pod.Metadata.Labels)
 		c.Annotations = pod.Metadata.Annotations
 	}

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 )
@@ -85,7 +86,12 @@ type pod struct {
 	HPA      *hpa              `json:"hpaSpec"`
 	Replicas *int              `json:"replicas"`
 	KEDA     *keda             `json:"kedaSpec"`
-	PDB      any               `json:"pdbSpec"`
+	PDB      *pdb              `json:"pdbSpec"`
+}
+
+type pdb struct {
+	MinAvailable   *intstr.IntOrString `json:"minAvailable"`
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable"`
 }
 
 type hpa struct {
@@ -156,7 +162,7 @@ var Notes = manifest.Notes{
 		"service_port": manifest.Never("has no effect: write httpPort or grpcPort"),
 	},
 	reflect.TypeFor[pod](): {
-		"pdbSpec": manifest.Never(manifest.NoBudget),
+		"pdbSpec": manifest.OnProcess("has no effect on one machine: nothing is evicted from it"),
 	},
 	reflect.TypeFor[keda](): {
 		"pollingInterval": manifest.Never(noTriggers), "advanced": manifest.Never(noTriggers),

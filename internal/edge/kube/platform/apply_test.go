@@ -3,6 +3,7 @@ package platform_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,11 +12,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -441,6 +444,46 @@ func TestCopies(t *testing.T) {
 	for _, o := range []client.Object{exposed, stray} {
 		if err := f.direct.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil || o.GetDeletionTimestamp() != nil {
 			t.Errorf("%s %s: %v", o.GetName(), o.GetDeletionTimestamp(), err)
+		}
+	}
+}
+
+// TestStrategy: how replicas are replaced changes with the manifest, in every
+// direction, and restarts none.
+func TestStrategy(t *testing.T) {
+	f := open(t)
+	k := platformtest.Key("strategic")
+	r := revision(k, platformtest.Server{})
+	f.MustApply(r)
+	f.MustScale(k, 1)
+	id := f.AwaitReady(k, 1)[0].ID
+	one := intstr.FromInt32(1)
+	for _, st := range []*service.Strategy{{Recreate: true}, {MaxSurge: &one, MaxUnavailable: &one}, {Recreate: true}, nil} {
+		r.Components[0].Strategy, r.Components[0].Budget = st, nil
+		if st != nil {
+			r.Components[0].Budget = &service.Budget{MinAvailable: &one}
+		}
+		f.calls.writes()
+		f.MustApply(r)
+		if writes := f.calls.writes(); !slices.Contains(writes, "PATCH deployments") {
+			t.Errorf("%+v: wrote %v", st, writes)
+		}
+		key := client.ObjectKey{Namespace: k.Namespace, Name: shape.Name(k, service.RoleEngine)}
+		var d appsv1.Deployment
+		var b policyv1.PodDisruptionBudget
+		if err := errors.Join(f.direct.Get(t.Context(), key, &d), f.direct.Get(t.Context(), key, &b)); err != nil {
+			t.Fatal(err)
+		}
+		got, bounds := d.Spec.Strategy, d.Spec.Strategy.RollingUpdate
+		switch {
+		case st == nil && (bounds == nil || bounds.MaxUnavailable.String() != "0" || bounds.MaxSurge.String() != "25%" || b.Spec.MinAvailable != nil),
+			st != nil && st.Recreate && (got.Type != appsv1.RecreateDeploymentStrategyType || bounds != nil),
+			st != nil && !st.Recreate && (bounds == nil || *bounds.MaxSurge != one || *bounds.MaxUnavailable != one),
+			st != nil && (b.Spec.MinAvailable == nil || b.Spec.MaxUnavailable != nil):
+			t.Errorf("%+v: the Deployment has %+v, the budget %+v", st, got, b.Spec)
+		}
+		if rs := f.AwaitReady(k, 1); rs[0].ID != id {
+			t.Errorf("%+v: replica %s took the place of %s", st, rs[0].ID, id)
 		}
 	}
 }
