@@ -334,7 +334,9 @@ func (p *parallel) variables() []corev1.EnvVar {
 	return out
 }
 
-const former = "is served on one machine alone: write serving.kserve.io/v1beta1 for a cluster"
+// Of a cluster's API server there is nothing to read: KServe's definitions have v1beta1
+// alone. KFServing's, up to 0.6, had both, in a form that Kubernetes refuses since 1.22.
+const former = "is served on one machine alone, since KServe's definitions do not have it: write serving.kserve.io/v1beta1 for a cluster"
 
 // Schemas are the kinds of this dialect.
 var Schemas = []manifest.Schema{
