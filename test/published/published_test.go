@@ -342,3 +342,23 @@ func reasons(b *bytes.Buffer, title string, of map[refusal][]string) {
 		fmt.Fprintf(b, "| %d | %s | `%s` %s | `%s` |\n", len(of[why]), why.kind, why.path, why.message, slices.Min(of[why]))
 	}
 }
+
+// TestPublishedAnnotations: every annotation of KServe's in its own manifests is known,
+// but for one that KServe does not have either.
+func TestPublishedAnnotations(t *testing.T) {
+	unknown := map[string]int{}
+	for _, d := range read(t, "kserve") {
+		if d.Broken != "" {
+			continue
+		}
+		for _, p := range dialect.Read(d.Path, d.Manifest).Problems {
+			if strings.Contains(p.Message, "is none of KServe's annotations") {
+				_, name, _ := strings.Cut(p.Path, "[")
+				unknown[strings.TrimSuffix(name, "]")]++
+			}
+		}
+	}
+	if want := map[string]int{"serving.kserve.io/metric": 2}; !maps.Equal(unknown, want) {
+		t.Errorf("unknown are %v, want %v, which is misspelt there", unknown, want)
+	}
+}

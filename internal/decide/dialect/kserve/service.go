@@ -51,7 +51,7 @@ func beginService(r *manifest.Reader, m metav1.ObjectMeta, o *manifest.Object) *
 	s.ProtocolDefault = service.ProtocolV1
 	s.Stopped = s.Stopped || strings.EqualFold(s.Annotations[service.AnnotationKServeStop], "true")
 	readMode(r, s)
-	checkAnnotations(r, "metadata.annotations", s.Annotations)
+	CheckAnnotations(r, "metadata.annotations", s.Annotations, OnService)
 	return s
 }
 
@@ -123,7 +123,7 @@ func readMode(r *manifest.Reader, s *service.Service) {
 // readComponent reads what all components have in common.
 func readComponent(r *manifest.Reader, namespace, path string, pod corev1.PodSpec, e *extension) *service.Component {
 	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
-	checkAnnotations(r, path+".annotations", e.Annotations)
+	CheckAnnotations(r, path+".annotations", e.Annotations, OnService)
 	c := &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
