@@ -112,7 +112,7 @@ func (in Input) predictor() service.Role {
 // call gives a transformer or an explainer the arguments that KServe gives it: the
 // model's name, where its predictor is, and its port. What it states of the last two
 // holds in a pod alone.
-func (p *Process) call(role service.Role, name string, predictor service.Role) {
+func (p *Process) call(role service.Role, name string, predictor service.Role, at int) {
 	if p == nil || role != service.RoleTransformer && role != service.RoleExplainer {
 		return
 	}
@@ -127,6 +127,9 @@ func (p *Process) call(role service.Role, name string, predictor service.Role) {
 	} {
 		i := slices.IndexFunc(words, func(w string) bool { return w == arg.flag || strings.HasPrefix(w, arg.flag+"=") })
 		switch {
+		case i < 0 && at >= 0 && at <= len(words):
+			words = slices.Insert(words, at, arg.flag, arg.value)
+			at += 2
 		case i < 0:
 			words = append(words, arg.flag, arg.value)
 		case arg.keep:
@@ -139,6 +142,15 @@ func (p *Process) call(role service.Role, name string, predictor service.Role) {
 		}
 	}
 	p.Command = words
+}
+
+// argumentsAt is where the arguments of a component's own container begin in its command
+// line, if what it is told stands before them; -1 if that stands at the end.
+func argumentsAt(own *service.Component) int {
+	if m := container(own.Pod, own.Main); own.Subcommand && m != nil {
+		return len(m.Command)
+	}
+	return -1
 }
 
 // sleeps prepares a process to be put to sleep as the policy allows, where its

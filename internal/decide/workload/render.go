@@ -330,6 +330,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		Labels:      overlay(base.Labels, s.Labels, over.Labels),
 		Annotations: overlay(base.Annotations, annotations(s.Annotations), over.Annotations),
 		Config:      overlay(base.Config, over.Config),
+		Subcommand:  over.Subcommand,
 		Metrics:     over.Metrics.Or(base.Metrics),
 		Limits:      over.Scaling.Over(base.Scaling).Settled()}
 	if err := c.mergeNodes(base, over); err != nil {
@@ -356,7 +357,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		}
 		c.Process = process(c, local, own)
 		if own != nil && own.LocalDerived {
-			c.Process.call(role, s.Name, in.predictor())
+			c.Process.call(role, s.Name, in.predictor(), argumentsAt(own))
 		}
 		c.Process.settle(in, role, local, c.Limits.Standby)
 	}
