@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ Without --wait, apply prints the state of routes and pools at that moment.`,
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "manifest file or folder, or - for standard input; may be repeated")
 	cmd.Flags().BoolVar(&reselect, "reselect", false, "choose the runtime again, although one is pinned")
 	cmd.Flags().BoolVar(&force, "force-conflicts", false, "in a cluster, take over fields that other managers own")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until services and their canaries are ready or asleep, and routes and pools are ready")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until services and their canaries are ready or asleep, routes and pools are ready, and benchmarks have ended")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	return cmd
 }
@@ -100,7 +101,27 @@ func apply(ctx context.Context, b backend.Backend, o applyOptions) error {
 	if len(resp.Changes) == 0 {
 		return errors.New("nothing to apply: the files contain no object")
 	}
+	o.name(b.Platform(), resp.Changes)
 	return o.report(ctx, b, resp.Changes)
+}
+
+// name has changes show the kinds that their manifests have.
+func (o *applyOptions) name(at dialect.Platform, changes []admin.Change) {
+	objects, _, err := admin.ObjectsOn(at, o.files, "")
+	if err != nil {
+		return // what was applied was read
+	}
+	shown := map[fleet.ID]string{}
+	for _, obj := range objects {
+		shown[obj.ID()] = backend.Shown(obj)
+	}
+	for i := range changes {
+		ch := &changes[i]
+		stated := id(*ch)
+		unstated := stated // a cluster puts it into the namespace of the command
+		unstated.Namespace = service.DefaultNamespace
+		ch.Shown = cmp.Or(shown[stated], shown[unstated])
+	}
 }
 
 // report prints the state of each changed object, after having waited for it if
@@ -111,7 +132,7 @@ func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []
 		return err
 	}
 	failed, began := 0, time.Now()
-	var routing []admin.Change // waited for after the services that they lead to
+	var routing, jobs []admin.Change // waited for after the services that they lead to
 	for _, ch := range changes {
 		state, ok := routed[id(ch)]
 		switch {
@@ -120,6 +141,9 @@ func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []
 			continue
 		case ok:
 			o.print(ch, ": "+printer.RoutingLine(state))
+			continue
+		case o.wait && ch.Kind == fleet.BenchmarkKind:
+			jobs = append(jobs, ch)
 			continue
 		case ch.Kind != "service":
 			o.print(ch, "")
@@ -135,15 +159,13 @@ func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []
 			failed++
 		}
 	}
-	if routed, err = o.routed(ctx, b, routing, o.timeout); err != nil {
+	reasons, err := o.routes(ctx, b, routing)
+	if err != nil {
 		return err
 	}
-	var reasons []string
-	for _, ch := range routing {
-		o.print(ch, ": "+printer.RoutingLine(routed[id(ch)]))
-		if why := backend.Unready(routed[id(ch)]); why != "" {
-			reasons = append(reasons, objectName(ch)+" is not ready: "+why)
-		}
+	unmeasured, err := o.benchmarks(ctx, b, jobs)
+	if err != nil {
+		return err
 	}
 	if failed > 0 {
 		within := ""
@@ -156,10 +178,55 @@ func (o *applyOptions) report(ctx context.Context, b backend.Backend, changes []
 		}
 		reasons = append(reasons, fmt.Sprintf("%s %s not ready%s: `roundhouse describe NAME` shows why", command.Count(failed, "service"), are, within))
 	}
-	if len(reasons) > 0 {
+	if reasons = append(reasons, unmeasured...); len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))
 	}
 	return nil
+}
+
+// routes waits for routes and pools, prints them, and says which are not ready.
+func (o *applyOptions) routes(ctx context.Context, b backend.Backend, changes []admin.Change) (reasons []string, err error) {
+	routed, err := o.routed(ctx, b, changes, o.timeout)
+	if err != nil {
+		return nil, err
+	}
+	for _, ch := range changes {
+		o.print(ch, ": "+printer.RoutingLine(routed[id(ch)]))
+		if why := backend.Unready(routed[id(ch)]); why != "" {
+			reasons = append(reasons, objectName(ch)+" is not ready: "+why)
+		}
+	}
+	return reasons, nil
+}
+
+// benchmarks waits for benchmarks to end, prints them, and says which have not measured.
+func (o *applyOptions) benchmarks(ctx context.Context, b backend.Backend, changes []admin.Change) (reasons []string, err error) {
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	var keys []service.Key
+	for _, ch := range changes {
+		keys = append(keys, key(ch))
+	}
+	known, err := backend.AwaitBenchmarks(ctx, b, keys, o.timeout)
+	if err != nil {
+		return nil, err
+	}
+	for _, ch := range changes {
+		is := known[key(ch)]
+		o.print(ch, ": "+cmp.Or(is.State, "Pending"))
+		switch {
+		case is.State == "Failed":
+			reasons = append(reasons, objectName(ch)+" failed: "+is.Reason)
+		case !backend.Ended(is):
+			why := objectName(ch) + " has not ended within " + o.timeout.String()
+			if is.Reason != "" {
+				why += ": " + is.Reason
+			}
+			reasons = append(reasons, why)
+		}
+	}
+	return reasons, nil
 }
 
 // until is what a service is waited for to be, and for how long, of an apply that
@@ -200,7 +267,9 @@ func (o *applyOptions) routed(ctx context.Context, b backend.Backend, changes []
 
 // objectName is "kind namespace/name"; cluster-scoped objects have no
 // namespace.
-func objectName(c admin.Change) string { return id(c).String() }
+func objectName(c admin.Change) string {
+	return fleet.ID{Kind: cmp.Or(c.Shown, c.Kind), Key: key(c)}.String()
+}
 
 func id(c admin.Change) fleet.ID { return fleet.ID{Kind: c.Kind, Key: key(c)} }
 
@@ -292,7 +361,7 @@ are checked as those of a cluster, and its API server does a dry run of all of t
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), line)
 			}
 			for _, o := range objects {
-				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, o.ID())
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", o.Origin.File, o.Origin.Line, fleet.ID{Kind: backend.Shown(o), Key: o.Key})
 			}
 			for _, c := range configs {
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s:%d: %s is valid\n", c.Origin.File, c.Origin.Line, c.Kind)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -211,11 +212,28 @@ func modelURI(model string) (string, error) {
 	switch {
 	case err == nil:
 		return "file://" + abs, nil
-	case hubName.MatchString(model):
+	case hubName.MatchString(model) && !meantFile(model):
 		return "hf://" + model, nil
+	case hubName.MatchString(model):
+		return "", fmt.Errorf("%w; if it is a model of the Hugging Face Hub, write hf://%s", err, model)
 	}
 	return "", fmt.Errorf("%w: give a file, a folder, a URI such as s3://BUCKET/PATH, or ORG/NAME of the Hugging Face Hub", err)
 }
+
+// meantFile reports whether a name of the form ORG/NAME, of which there is no file, was
+// meant as one: it ends as files of models do, or its folder is here.
+func meantFile(model string) bool {
+	if slices.Contains(fileEndings, strings.ToLower(filepath.Ext(model))) {
+		return true
+	}
+	folder, _, _ := strings.Cut(model, "/")
+	at, err := os.Stat(folder)
+	return err == nil && at.IsDir()
+}
+
+// fileEndings are those of models' files and archives.
+var fileEndings = []string{".gz", ".tar", ".tgz", ".zip", ".json", ".ubj", ".joblib", ".pkl", ".pickle", ".onnx", ".gguf", ".txt", ".bst", ".model", ".pt",
+	".pth", ".safetensors", ".bin", ".cbm", ".pmml", ".mar", ".h5", ".keras", ".dill", ".pdmodel"}
 
 // serviceName is a service's name made of a model's: a DNS label of at most 40
 // characters.
@@ -224,7 +242,7 @@ func serviceName(model string) string {
 	path = strings.TrimSuffix(path, "/")
 	name := path[strings.LastIndexAny(path, "/\\")+1:]
 	name, _, _ = strings.Cut(name, ":")
-	for _, ext := range []string{".gz", ".tar", ".tgz", ".zip", ".json", ".ubj", ".joblib", ".pkl", ".pickle", ".onnx", ".gguf", ".txt", ".bst", ".model", ".pt"} {
+	for _, ext := range fileEndings {
 		name = strings.TrimSuffix(name, ext)
 	}
 	name = regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "-")

@@ -50,10 +50,11 @@ func TestAnnotationsAreTheCodes(t *testing.T) {
 }
 
 // TestAnnotationsOfKServe compares the table of KServe's annotations in
-// docs/manifests.md with that of the code, and the reasons of those without effect.
+// docs/manifests.md with that of the code: on what each stands, and the reasons of those
+// without effect.
 func TestAnnotationsOfKServe(t *testing.T) {
-	row := regexp.MustCompile("^\\| `([a-z.]+/[a-zA-Z0-9-]+)` \\| (.*) \\|$")
-	documented := map[string]string{}
+	row := regexp.MustCompile("^\\| `([a-z.]+/[a-zA-Z0-9-]+)` \\| ([a-zA-Z, ]+) \\| (.*) \\|$")
+	documented := map[string][2]string{}
 	for _, p := range pages(t) {
 		if p.path != "docs/manifests.md" {
 			continue
@@ -64,14 +65,15 @@ func TestAnnotationsOfKServe(t *testing.T) {
 				within = l.text == "### Annotations of KServe"
 			}
 			if m := row.FindStringSubmatch(l.text); within && m != nil {
-				documented[m[1]] = m[2]
+				documented[m[1]] = [2]string{m[2], m[3]}
 			}
 		}
 	}
-	for name, lacks := range kserve.Annotations {
-		text, ok := documented[name]
-		if delete(documented, name); !ok || lacks != "" && text != "no effect: "+lacks || lacks == "" && strings.HasPrefix(text, "no effect") {
-			t.Errorf("%s: the docs have %q, the code %q", name, text, lacks)
+	for name, a := range kserve.Annotations {
+		row, ok := documented[name]
+		text := row[1]
+		if delete(documented, name); !ok || row[0] != a.On.String() || a.Lacks != "" && text != "no effect: "+a.Lacks || a.Lacks == "" && strings.HasPrefix(text, "no effect") {
+			t.Errorf("%s: the docs have %q, the code %s: %q", name, row, a.On, a.Lacks)
 		}
 	}
 	if len(documented) > 0 {

@@ -157,12 +157,11 @@ spec:
 	}
 	shows(`(?m)^default +chat-load +Completed +2/2 +default/chat$`)
 	matches(t, n.do("describe", "benchmarkjob", "chat-load"), `^Name: +default/chat-load\nTarget: +default/chat\nState: +Completed\nStarted: .*\nEnded: .*\n\nSCENARIO .*\nD\(20,5\) +1 at once +10 +0 .*\nD\(20,5\) +4 at once +10 +0 .*\n$`)
-	n.do("apply", "-f", job("D(30,6)"))
-	shows(`Completed +2/2`)
-	eventually(t, "a changed job is run again", func() (bool, string) {
-		out := n.do("describe", "benchmarkjob", "chat-load")
-		return regexp.MustCompile(`State: +Completed[^S]*Started(.*\n)*D\(30,6\) +4 at once +10 +0 `).MatchString(out), out
-	})
+	contains(t, n.do("apply", "--wait", "-f", job("D(30,6)")), "benchmarkjob default/chat-load configured: Completed")
+	matches(t, n.do("describe", "benchmarkjob", "chat-load"), `State: +Completed[^S]*Started(.*\n)*D\(30,6\) +4 at once +10 +0 `)
+	r = n.run("apply", "--wait", "--timeout", "100ms", "-f", named("a-missing", "chatt", "D(20,5)"))
+	contains(t, r.out, "benchmarkjob default/a-missing unchanged: Pending")
+	contains(t, r.err, "benchmarkjob default/a-missing has not ended within 100ms: ")
 	contains(t, n.do("get", "benchmarkjob", "chat-load", "-o", "yaml"), "kind: BenchmarkJob")
 	n.do("delete", "benchmarkjob", "chat-load", "a-missing")
 	contains(t, n.do("get", "benchmarkjobs"), "No benchmarkjobs found")

@@ -177,9 +177,34 @@ spec:
 	if a := n.post("/v1/chat/completions", ask, "X-Side", "west"); a.status != 503 || !strings.Contains(a.body, "roundhouse.dev/addresses") {
 		t.Errorf("the import without one: %s", a)
 	}
-	if r := n.run("validate", dir); r.code != 0 || !strings.Contains(r.err, "imports.yaml:7: warning") || !strings.Contains(r.err, "no address to connect to") {
+	if r := n.run("validate", dir); r.code != 0 || !strings.Contains(r.err, "imports.yaml:7: warning") || !strings.Contains(r.err, "no address to connect to") ||
+		!strings.Contains(r.out, "imports.yaml:1: inferencepoolimport default/east is valid") {
 		t.Errorf("validate: %s", r)
 	}
+}
+
+// TestImportIsNamed: commands name an InferencePoolImport as such, although it is kept
+// among the pools.
+func TestImportIsNamed(t *testing.T) {
+	t.Parallel()
+	n := startNode(t)
+	file := write(t, t.TempDir(), "import.yaml", `apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: InferencePoolImport
+metadata: {name: east, annotations: {roundhouse.dev/addresses: "127.0.0.1:9"}}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: west}
+spec: {addresses: ["127.0.0.1:9"]}
+`)
+	out := n.do("apply", "-f", file)
+	contains(t, out, "inferencepoolimport default/east created")
+	contains(t, out, "pool default/west created")
+	contains(t, n.do("delete", "pool", "east"), "inferencepoolimport default/east deleted")
+	n.do("apply", "-f", file)
+	out = n.do("delete", "-f", file)
+	contains(t, out, "inferencepoolimport default/east deleted")
+	contains(t, out, "pool default/west deleted")
 }
 
 // TestGatewayTraces: spans reach a collector, the engine is told of its part of

@@ -393,7 +393,22 @@ func (s Selection) deleteRouting(ctx context.Context, b Backend, name string) (a
 		}
 		return admin.Change{}, fmt.Errorf("several objects are named %s: write %s/%s", name, strings.Join(kinds, "/"+name+" or "), name)
 	}
-	return b.DeleteRouting(ctx, found[0].Type, service.Key{Namespace: found[0].Namespace, Name: found[0].Name})
+	ch, err := b.DeleteRouting(ctx, found[0].Type, service.Key{Namespace: found[0].Namespace, Name: found[0].Name})
+	if found[0].Kind == kindImport {
+		ch.Shown = strings.ToLower(kindImport)
+	}
+	return ch, err
+}
+
+// kindImport is kept among the pools, and shown as what it is.
+const kindImport = "InferencePoolImport"
+
+// Shown is the kind that people know an object by.
+func Shown(o fleet.Object) string {
+	if o.Origin.Kind == kindImport {
+		return strings.ToLower(kindImport)
+	}
+	return o.ID().Kind
 }
 
 // DeleteFiles deletes the objects of manifests and tells deleted of each. One that
@@ -406,7 +421,7 @@ func DeleteFiles(ctx context.Context, b Backend, files []admin.File, deleted fun
 	var errs []error
 	for _, o := range objects {
 		ch, err := b.DeleteObject(ctx, o)
-		if err == nil {
+		if ch.Shown = Shown(o); err == nil {
 			deleted(ch)
 		}
 		errs = append(errs, err)

@@ -138,3 +138,37 @@ func Unready(o admin.RoutingObject) string {
 	}
 	return ""
 }
+
+// AwaitBenchmarks polls benchmarks until all of these have ended or the limit is over,
+// and returns them as they are then.
+func AwaitBenchmarks(ctx context.Context, c Backend, keys []service.Key, limit time.Duration) (map[service.Key]admin.Benchmark, error) {
+	began := time.Now()
+	first, most := c.Pace()
+	for wait := first; ; wait = min(2*wait, most) {
+		list, err := c.Objects(ctx, "benchmarkjobs")
+		if err != nil {
+			return nil, err
+		}
+		out := make(map[service.Key]admin.Benchmark, len(keys))
+		ended := true
+		for _, o := range list {
+			k := service.Key{Namespace: o.Namespace, Name: o.Name}
+			if slices.Contains(keys, k) && o.Benchmark != nil {
+				out[k] = *o.Benchmark
+				ended = ended && Ended(*o.Benchmark)
+			}
+		}
+		left := limit - time.Since(began)
+		if ended || left <= 0 {
+			return out, nil
+		}
+		select {
+		case <-time.After(min(wait, left)):
+		case <-ctx.Done():
+			return out, ctx.Err()
+		}
+	}
+}
+
+// Ended reports whether a benchmark has measured all it is to, or cannot.
+func Ended(b admin.Benchmark) bool { return b.State == "Completed" || b.State == "Failed" }

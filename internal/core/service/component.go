@@ -32,6 +32,9 @@ type Component struct {
 	// Parts are the URIs of the files that a transformer or an explainer has of its own,
 	// each with its place; nil for none.
 	Parts Parts `json:"parts,omitempty"`
+	// Subcommand reports that a word among the arguments of its container may be a
+	// subcommand: the arguments that say what it explains stand before all others.
+	Subcommand bool `json:"subcommand,omitempty"`
 	// Config is OME's routerConfig.config: free settings handed to the router.
 	Config map[string]string `json:"config,omitempty"`
 	// Metrics is where it exports its metrics.

@@ -332,3 +332,86 @@ spec:
 		t.Errorf("node selectors %v and %v", e, tr)
 	}
 }
+
+// TestWhereAnnotationsOfKServeStand: what KServe reads on one kind has no effect on
+// another, and what is read of any is not warned of.
+func TestWhereAnnotationsOfKServeStand(t *testing.T) {
+	for name, c := range map[string]struct {
+		manifest string
+		want     []string
+	}{
+		"an LLMInferenceService": {`
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata:
+  name: a
+  annotations:
+    serving.kserve.io/exp-dra-device-class: gpu.example.com
+    serving.kserve.io/enable-tag-routing: "true"
+    serving.kserve.io/s3-endpoint: minio:9000
+    serving.kserve.io/inferencepool-migrated: v1
+    serving.kserve.io/stop: "false"
+    serving.kserve.io/enable-served-by-heder: "true"
+spec:
+  model: {uri: "hf://a/b"}
+  annotations: {serving.kserve.io/model-based-routing-enabled: "true", serving.kserve.io/nodegroup: x}
+  prefill: {annotations: {serving.kserve.io/server-type: vllmserver}}
+`, []string{
+			"metadata.annotations[serving.kserve.io/exp-dra-device-class]: has no effect: write `resourceClaims` into the pod",
+			"metadata.annotations[serving.kserve.io/enable-tag-routing]: has no effect here: KServe reads it on InferenceService",
+			`metadata.annotations[serving.kserve.io/enable-served-by-heder]: is none of KServe's annotations and has no effect; did you mean "serving.kserve.io/enable-served-by-header"?`,
+			"spec.annotations[serving.kserve.io/nodegroup]: has no effect: models are kept",
+			"spec.prefill.annotations[serving.kserve.io/server-type]: has no effect here: KServe reads it on runtimes",
+		}},
+		"a Config": {`
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceServiceConfig
+metadata: {name: a}
+spec: {annotations: {serving.kserve.io/model-based-routing-enabled: "true", serving.kserve.io/stpo: x}}
+`, []string{"spec.annotations[serving.kserve.io/stpo]: is none of KServe's annotations"}},
+		"a runtime": {`
+apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata: {name: a, annotations: {serving.kserve.io/server-type: mlserver, serving.kserve.io/stop: "true"}}
+spec:
+  annotations: {prometheus.kserve.io/port: "8082", serving.kserve.io/enable-metric-aggregation: "true"}
+  containers: [{name: kserve-container, image: example.com/a}]
+`, []string{
+			"metadata.annotations[serving.kserve.io/stop]: has no effect here: KServe reads it on InferenceService, LLMInferenceService",
+			"spec.annotations[serving.kserve.io/enable-metric-aggregation]: has no effect: the metrics",
+		}},
+		"a graph": {`
+apiVersion: serving.kserve.io/v1alpha1
+kind: InferenceGraph
+metadata: {name: a, annotations: {serving.kserve.io/deploymentMode: Standard, serving.kserve.io/autoscalerClass: hpa}}
+spec: {nodes: {root: {routerType: Sequence, steps: [{serviceName: b}]}}}
+`, []string{"metadata.annotations[serving.kserve.io/autoscalerClass]: has no effect here: KServe reads it on"}},
+		"an InferenceService": {`
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata:
+  name: a
+  annotations: {serving.kserve.io/s3-region: eu, serving.kserve.io/s3-usehttps: "1", serving.kserve.io/s3-verifyssl: "0", serving.kserve.io/server-type: mlserver}
+spec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}
+`, []string{
+			"metadata.annotations[serving.kserve.io/s3-verifyssl]: has no effect: certificates are always checked",
+			"metadata.annotations[serving.kserve.io/server-type]: has no effect here: KServe reads it on runtimes",
+		}},
+	} {
+		read := Read("a.yaml", []byte(c.manifest))
+		var got []string
+		for _, p := range read.Problems {
+			if strings.Contains(p.Path, "kserve.io/") {
+				got = append(got, p.Path+": "+p.Message)
+			}
+		}
+		if len(got) != len(c.want) || len(read.Objects) != 1 {
+			t.Errorf("%s: %d objects, %v", name, len(read.Objects), read.Problems)
+		}
+		for _, want := range c.want {
+			if !slices.ContainsFunc(got, func(p string) bool { return strings.HasPrefix(p, want) }) {
+				t.Errorf("%s: no %q in\n%s", name, want, strings.Join(got, "\n"))
+			}
+		}
+	}
+}

@@ -147,11 +147,22 @@ var notes = func() manifest.Notes {
 func versions() []string {
 	var out []string
 	for _, k := range schemas {
-		if !k.OneMachine && !slices.Contains(out, k.APIVersion) {
+		if k.OneMachine == "" && !slices.Contains(out, k.APIVersion) {
 			out = append(out, k.APIVersion)
 		}
 	}
 	return out
+}
+
+// Unkept is why an API server keeps no object of a kind for the product, "" where one
+// does.
+func Unkept(apiVersion, kind string) string {
+	for _, k := range schemas {
+		if k.APIVersion == apiVersion && k.Kind == kind {
+			return k.OneMachine
+		}
+	}
+	return "is no kind that is read"
 }
 
 // kindsOf lists the kinds of an API version that are read.

@@ -97,6 +97,42 @@ func TestFilesBeside(t *testing.T) {
 	}
 }
 
+// TestFilesOfKnownExplainers: the storageUri of KServe's own explainers is that of their
+// files, and they are told where these lie before their type.
+func TestFilesOfKnownExplainers(t *testing.T) {
+	for _, c := range []struct{ explainer, parts, args, says string }{
+		{`alibi: {type: AnchorTabular, storageUri: "gs://a/b", config: {threshold: "0.9"}, args: [--more]}`, "[{gs://a/b /mnt/models}]", "[--storage_uri /mnt/models AnchorTabular --threshold 0.9 --more]", ""},
+		{`alibi: {type: AnchorText}`, "[]", "[AnchorText]", ""},
+		{`art: {type: SquareAttack, storageUri: "oci+native://r/m"}`, "[{oci://r/m /mnt/models}]", "[--storage_uri /mnt/models --adversary_type SquareAttack]", ""},
+		{`alibi: {type: AnchorText, storageUri: "ftp://a/b"}`, "", "", "spec.explainer.alibi.storageUri: nothing fetches from ftp://"},
+		{`alibi: {type: AnchorText, storageUri: "s3://a/b"}, storageUris: [{uri: "s3://a/c"}]`, "", "", "spec.explainer.alibi.storageUri: and the explainer's storageUris both say"},
+		{`alibi: {type: AnchorText, storage: {path: b}}`, "[]", "[AnchorText]", "spec.explainer.alibi.storage: is not read: write where the files are into storageUri"},
+	} {
+		got := Read("a.yaml", []byte("apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec:\n  predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/m}}\n  explainer: {"+c.explainer+"}\n"))
+		said := ""
+		for _, p := range got.Problems {
+			said += p.Path + ": " + p.Message + "\n"
+		}
+		if c.says == "" && said != "" || !strings.Contains(said, c.says) {
+			t.Errorf("%s: %q, want %q", c.explainer, said, c.says)
+		}
+		if c.parts == "" {
+			if len(got.Errors(Process)) == 0 {
+				t.Errorf("%s: accepted", c.explainer)
+			}
+			continue
+		}
+		if len(got.Objects) != 1 {
+			t.Errorf("%s: %v", c.explainer, got.Problems)
+			continue
+		}
+		e := got.Objects[0].Service.Components.Explainer
+		if fmt.Sprint(e.Parts) != c.parts || fmt.Sprint(e.Pod.Containers[0].Args) != c.args || !e.Subcommand {
+			t.Errorf("%s: %v %v, want %s %s", c.explainer, e.Parts, e.Pod.Containers[0].Args, c.parts, c.args)
+		}
+	}
+}
+
 // TestAuthoritiesOfConfigMaps: a ConfigMap with the authorities of a store is kept.
 func TestAuthoritiesOfConfigMaps(t *testing.T) {
 	manifest := func(text string) string {

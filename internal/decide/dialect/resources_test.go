@@ -19,7 +19,7 @@ func TestResourcesAreTheKindsRead(t *testing.T) {
 		}
 	}
 	for _, k := range schemas {
-		if k.OneMachine {
+		if k.OneMachine != "" {
 			continue
 		}
 		known = append(known, k.APIVersion+" "+k.Kind)

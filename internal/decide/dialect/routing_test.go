@@ -134,3 +134,27 @@ func TestPriorities(t *testing.T) {
 		}
 	}
 }
+
+// TestRanksOfEngines: ranks are warned of where no request can name them.
+func TestRanksOfEngines(t *testing.T) {
+	for _, c := range []struct{ spec, want string }{
+		{"dataParallelSize: 4", ""},
+		{"dataParallelSize: 4, metrics: {engine: vllm}", ""},
+		{"dataParallelSize: 4, metrics: {engine: sglang}", ""},
+		{"dataParallelSize: 1, metrics: {engine: llamacpp}", ""},
+		{"dataParallelSize: 4, metrics: {engine: llamacpp}", "llamacpp has no ranks that a request can name, as vllm and sglang have: each server would count as 4: remove it"},
+		{"dataParallelSize: 2, protocol: grpc-v2", "servers of the protocol grpc-v2 have no ranks that a request can name: each would count as 2: remove it"},
+		{"dataParallelSize: 0, metrics: {engine: llamacpp}", "0 is out of range: write 1 to 256"},
+	} {
+		got := Read("a.yaml", []byte("apiVersion: roundhouse.dev/v1alpha1\nkind: Pool\nmetadata: {name: a}\nspec: {addresses: [\"127.0.0.1:8000\"], "+c.spec+"}\n"))
+		said := ""
+		for _, p := range got.Problems {
+			if p.Path == "spec.dataParallelSize" {
+				said = p.Message
+			}
+		}
+		if said != c.want {
+			t.Errorf("%s: %q, want %q", c.spec, said, c.want)
+		}
+	}
+}

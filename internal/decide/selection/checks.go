@@ -42,9 +42,19 @@ func Checks(req Request, runtimes []service.Runtime, host Host) []Check {
 	if host.Cluster {
 		return nil
 	}
-	if open, ok := unpinned(req, host); ok {
-		req = open
+	out := checksFor(req, runtimes, host)
+	if other, ok := alternative(req, host); ok {
+		for _, c := range checksFor(other, runtimes, host) {
+			if !slices.Contains(out, c) {
+				out = append(out, c)
+			}
+		}
 	}
+	return out
+}
+
+// checksFor are those for a request as it stands.
+func checksFor(req Request, runtimes []service.Runtime, host Host) []Check {
 	s := newSubject(req, host)
 	if s.svc.Custom {
 		return checksOf(s.svc.Components, service.Components{}, host, service.Attributes{})
@@ -182,16 +192,44 @@ func (h Host) Lacking() bool {
 	return false
 }
 
+// lacking are the requirements that the host does not meet, of each answer the first.
+func (p part) lacking(h Host, model service.Attributes) (out []requirement) {
+	said := map[Answer]bool{}
+	for _, q := range p.requirements(p.local(), model) {
+		if a, known := h.Answers[q.Check]; known && (a.Program == "" || a.Lacks != "") && !said[a] {
+			said[a], out = true, append(out, q)
+		}
+	}
+	return out
+}
+
+// pip is the line of pip after which the host can run the part as a process, "" where
+// there is none, or where one line is not enough.
+func (p part) pip(h Host, model service.Attributes) string {
+	local := p.local()
+	if local == nil || len(local.Command) == 0 || p.nodes() > 0 {
+		return ""
+	}
+	install, unmet := local.Install, p.lacking(h, model)
+	switch missing := p.missing(local, h); {
+	case missing == "" && len(unmet) == 1 && h.Answers[unmet[0].Check].Program != "":
+		install = unmet[0].install
+	case missing == "" || len(unmet) > 0:
+		return ""
+	}
+	if !strings.HasPrefix(install, "pip install ") {
+		return ""
+	}
+	return install
+}
+
 // unmet words the requirements that the host does not meet, with what installs
 // them; "" when it meets all it was asked for.
 func (p part) unmet(h Host, model service.Attributes) string {
 	var out []string
-	said := map[Answer]bool{}
-	for _, q := range p.requirements(p.local(), model) {
-		a, known := h.Answers[q.Check]
+	for _, q := range p.lacking(h, model) {
+		a := h.Answers[q.Check]
 		switch {
-		case !known || a.Program != "" && a.Lacks == "" || said[a]:
-			continue
 		case a.Program == "" && q.Modules != "":
 			out = append(out, a.Lacks+": install Python, or name an interpreter with ROUNDHOUSE_PYTHON")
 		case q.install == "":
@@ -207,7 +245,6 @@ func (p part) unmet(h Host, model service.Attributes) string {
 			}
 			out = append(out, text)
 		}
-		said[a] = true
 	}
 	return strings.Join(out, "; ")
 }

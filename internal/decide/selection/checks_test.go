@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -93,5 +94,97 @@ func TestFallbackIsTold(t *testing.T) {
 	res := Choose(asking("xgboost"), []service.Runtime{rt}, Host{Programs: map[string]bool{"roundhouse": true}})
 	if res.Chosen == nil || !strings.HasSuffix(res.Chosen.Why, "; runs roundhouse in place of mlserver, which is not on PATH") {
 		t.Errorf("chosen %+v", res.Chosen)
+	}
+}
+
+// TestAlternative: where a runtime yields, or is only implied, the host is asked for what
+// the others require too. If none of them runs, the one that pip can mend is told of.
+func TestAlternative(t *testing.T) {
+	const named = "named"
+	pinned := needy(named, 9, service.Local{Command: []string{"server"}, Install: "apt-get install server"})
+	python := needy("python", 1, service.Local{Command: []string{"roundhouse", "serve"}, Install: "pip install scikit-learn",
+		Requires: []service.Requirement{{Python: []string{"sklearn"}}}})
+	runtimes := []service.Runtime{pinned, python}
+	host := Host{Programs: map[string]bool{"roundhouse": true}}
+	req := asking("sklearn")
+	req.Service.Runtime = &service.ObjectRef{Name: named}
+	if got := Checks(req, runtimes, host); len(got) > 0 {
+		t.Errorf("asks for %v of another runtime than the one that is named", got)
+	}
+	const mended = "python could serve it (and 1 more), but /usr/bin/python3 lacks sklearn: /usr/bin/python3 -m pip install scikit-learn"
+	for name, set := range map[string]func(*service.Service){
+		"implied": func(s *service.Service) { s.Runtime = &service.ObjectRef{Name: named, Implied: true} },
+		"yields":  func(s *service.Service) { s.RuntimeYields = true },
+		"chosen":  func(s *service.Service) { s.Runtime = nil },
+	} {
+		r := asking("sklearn")
+		r.Service.Runtime = &service.ObjectRef{Name: named}
+		set(r.Service)
+		checks := Checks(r, runtimes, host)
+		if !slices.Equal(checks, []Check{{Modules: "sklearn"}}) {
+			t.Fatalf("%s: asks for %v", name, checks)
+		}
+		host.Answers = map[Check]Answer{checks[0]: {Program: "/usr/bin/python3", Lacks: "lacks sklearn"}}
+		if res := Choose(r, runtimes, host); res.Chosen != nil || res.Message != mended {
+			t.Errorf("%s: without the package %+v is chosen: %q", name, res.Chosen, res.Message)
+		}
+		host.Answers = map[Check]Answer{checks[0]: {Program: "/usr/bin/python3"}}
+		if res := Choose(r, runtimes, host); res.Chosen == nil || res.Chosen.Name != "python" {
+			t.Errorf("%s: with the package %+v is chosen: %q", name, res.Chosen, res.Message)
+		}
+	}
+}
+
+// TestPip: pip mends what lacks the packages of one line and nothing else.
+func TestPip(t *testing.T) {
+	answers := map[Check]Answer{
+		{Modules: "sklearn"}: {Program: "/usr/bin/python3", Lacks: "lacks sklearn"},
+		{Modules: "torch"}:   {Program: "/usr/bin/python3", Lacks: "lacks torch"},
+		{Modules: "gone"}:    {Lacks: "python3 is not on PATH"},
+		{Command: "java"}:    {Lacks: "java is not on PATH"},
+	}
+	serve := []string{"roundhouse", "serve"}
+	for name, c := range map[string]struct {
+		local service.Local
+		want  bool
+	}{
+		"packages":             {service.Local{Command: serve, Install: "pip install scikit-learn", Requires: []service.Requirement{{Python: []string{"sklearn"}}}}, true},
+		"a program":            {service.Local{Command: []string{"vllm"}, Install: "pip install vllm"}, true},
+		"a program of others":  {service.Local{Command: []string{"server"}, Install: "apt-get install server"}, false},
+		"a program, unknown":   {service.Local{Command: []string{"server"}}, false},
+		"no interpreter":       {service.Local{Command: serve, Install: "pip install gone", Requires: []service.Requirement{{Python: []string{"gone"}}}}, false},
+		"two lines":            {service.Local{Command: serve, Install: "pip install scikit-learn", Requires: []service.Requirement{{Python: []string{"sklearn"}}, {Python: []string{"torch"}, Install: "pip install torch"}}}, false},
+		"packages and Java":    {service.Local{Command: serve, Install: "pip install scikit-learn", Requires: []service.Requirement{{Python: []string{"sklearn"}}, {Command: []string{"java"}}}}, false},
+		"nothing":              {service.Local{Command: serve}, false},
+		"program and packages": {service.Local{Command: []string{"vllm"}, Install: "pip install vllm", Requires: []service.Requirement{{Python: []string{"sklearn"}}}}, false},
+	} {
+		rt := needy("a", 1, c.local)
+		s := newSubject(asking("sklearn"), Host{Programs: map[string]bool{"roundhouse": true}, Answers: answers})
+		if got := s.pip(&rt); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		more := needy("a", 1, c.local)
+		more.Components.Engine.Pod.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+		more.Components.Engine.Local.Command = append([]string{"other"}, c.local.Command...)
+		if s.pip(&more) {
+			t.Errorf("%s: pip is said to bring a GPU", name)
+		}
+	}
+}
+
+// TestRouterOfNone: on a cluster a service with a router gets no runtime that has none,
+// unless it brings the image of one.
+func TestRouterOfNone(t *testing.T) {
+	rt := needy("a", 1, service.Local{Command: []string{"roundhouse"}})
+	rt.Components.Engine.Pod.Containers = []corev1.Container{{Name: "main", Image: "example.com/server"}}
+	req := asking("sklearn")
+	req.Service.Components.Router = &service.Component{}
+	res := Choose(req, []service.Runtime{rt}, Host{Cluster: true})
+	if want := "a could serve it, but it has no router, and the service names no image for one"; res.Chosen != nil || !strings.HasPrefix(res.Message, want) {
+		t.Errorf("%+v is chosen: %q", res.Chosen, res.Message)
+	}
+	req.Service.Components.Router.Pod.Containers = []corev1.Container{{Name: "main", Image: "example.com/router"}}
+	if res = Choose(req, []service.Runtime{rt}, Host{Cluster: true}); res.Chosen == nil {
+		t.Errorf("with an image of a router: %q", res.Message)
 	}
 }

@@ -176,10 +176,8 @@ func (s *subject) lacking(ranked []*assessed) (reason, message string) {
 	case len(ranked) == 0:
 		return NoSupportingRuntime, "no runtime is known: apply a ServingRuntime or ClusterServingRuntime that lists " + s.wants()
 	}
-	for i, a := range ranked {
-		if a.failed == 1 && a.Rules[a.first].Name != RuleFormat {
-			return NoSupportingRuntime, s.nearMiss(ranked[i:])
-		}
+	if i := s.nearest(ranked); i >= 0 {
+		return NoSupportingRuntime, s.nearMiss(slices.Concat(ranked[i:i+1], ranked[:i], ranked[i+1:]))
 	}
 	if s.model.Format.Name == "" {
 		return NoSupportingRuntime, "the model's format is not stated, and its files do not show it: set " + s.formatField()
@@ -236,6 +234,25 @@ func unlisted(format string, runtimes iter.Seq[*service.Runtime]) string {
 		msg += " (listed are " + strings.Join(known, ", ") + ")"
 	}
 	return msg + ": apply a ServingRuntime or ClusterServingRuntime that does"
+}
+
+// nearest is the runtime that a single rule keeps out, and of those one that pip can
+// mend; -1 for none.
+func (s *subject) nearest(ranked []*assessed) int {
+	near := func(a *assessed) bool { return a.failed == 1 && a.Rules[a.first].Name != RuleFormat }
+	first := slices.IndexFunc(ranked, near)
+	if first < 0 || ranked[first].Rules[ranked[first].first].Name != RuleHost {
+		return first
+	}
+	if i := slices.IndexFunc(ranked, s.mended); i >= 0 {
+		return i
+	}
+	return first
+}
+
+// mended reports whether one line of pip lets a runtime serve the model here.
+func (s *subject) mended(a *assessed) bool {
+	return a.failed == 1 && a.Rules[a.first].Name == RuleHost && s.pip(a.Runtime)
 }
 
 // nearMiss words the first of the runtimes, which a single rule keeps out, and

@@ -87,6 +87,30 @@ func hostRule(base, over service.Components, h Host, model service.Attributes) R
 	return pass(RuleHost, runsHere)
 }
 
+// pip reports whether one line of pip is all that keeps a runtime from running here.
+func (s *subject) pip(rt *service.Runtime) bool {
+	if s.host.Cluster {
+		return false
+	}
+	var gpus, memory int64
+	lines := map[string]bool{}
+	for _, role := range service.Roles {
+		p := part{role, rt.Components.Get(role), s.svc.Components.Get(role)}
+		if p.base == nil && p.over == nil {
+			continue
+		}
+		if why, _ := p.placed(s.host, s.model); why != "" {
+			lines[p.pip(s.host, s.model)] = true
+		}
+		g, m := p.needs()
+		if g > 0 && s.host.Accelerators == 0 && p.local().NeedsNoGPU() {
+			g = 0
+		}
+		gpus, memory = plus(gpus, g), plus(memory, m)
+	}
+	return len(lines) == 1 && !lines[""] && len(s.host.short(gpus, memory)) == 0
+}
+
 // short is what a machine has too little of for GPUs and bytes of memory.
 func (h Host) short(gpus, memory int64) (out []string) {
 	if gpus > int64(h.Accelerators) {
@@ -123,6 +147,8 @@ func clusterRule(base, over service.Components) Rule {
 			return fail(RuleHost, "its "+string(role)+" is a command for one machine and has no container")
 		case p.base != nil && len(p.base.Pod.Containers) == 0 && p.nodes() == 0:
 			return fail(RuleHost, "it leaves to the service what its "+string(role)+" runs, and the service names no image")
+		case role == service.RoleRouter && p.base == nil && p.over != nil: // of other roles the shape tells
+			return fail(RuleHost, "it has no router, and the service names no image for one")
 		}
 	}
 	return pass(RuleHost, "runs on a cluster")

@@ -124,20 +124,24 @@ type Result struct {
 // order of runtimes has no influence. Nothing given is changed, and the
 // result's Candidate.Runtime points into runtimes.
 func Choose(req Request, runtimes []service.Runtime, host Host) Result {
-	res := choose(req, runtimes, host)
-	if res.Chosen == nil && req.Service != nil && req.Service.Runtime != nil && req.Service.RuntimeYields {
-		free := *req.Service
-		free.Runtime = nil
-		if other := choose(Request{&free, req.Attributes, req.Classes}, runtimes, host); other.Chosen != nil {
-			return other
+	res, mended := choose(req, runtimes, host)
+	if res.Chosen != nil {
+		return res
+	}
+	if other, ok := alternative(req, host); ok {
+		// What pip can mend is nearer than what needs another server, or a GPU.
+		if free, easier := choose(other, runtimes, host); free.Chosen != nil || easier && (!mended || req.Service.RuntimeYields && host.Accelerators == 0) {
+			return free
 		}
 	}
 	return res
 }
 
-func choose(req Request, runtimes []service.Runtime, host Host) Result {
+// choose is the choice for a request as it stands, and whether pip could mend what is
+// lacking for one.
+func choose(req Request, runtimes []service.Runtime, host Host) (res Result, mended bool) {
 	s := newSubject(req, host)
-	res := Result{Service: s.svc.Key, Attributes: s.model}
+	res = Result{Service: s.svc.Key, Attributes: s.model}
 	if s.svc.Custom {
 		res.NotNeeded = true
 		if !host.Cluster && s.svc.Components != (service.Components{}) {
@@ -145,7 +149,7 @@ func choose(req Request, runtimes []service.Runtime, host Host) Result {
 			res.Host = &rule
 		}
 		res.Protocol = cmp.Or(s.svc.Protocol, s.svc.ProtocolDefault)
-		return res
+		return res, false
 	}
 	all := inNamespace(runtimes, s.namespace)
 	if s.svc.Runtime != nil {
@@ -155,7 +159,7 @@ func choose(req Request, runtimes []service.Runtime, host Host) Result {
 		rt := lookup(all, ref)
 		if rt == nil {
 			res.Reason, res.Message = RuntimeNotRecognized, s.unrecognized(ref, runtimes)
-			return res
+			return res, false
 		}
 		all = []*service.Runtime{rt}
 	}
@@ -167,26 +171,22 @@ func choose(req Request, runtimes []service.Runtime, host Host) Result {
 	if len(ranked) > 0 && ranked[0].Eligible() {
 		res.Chosen = &res.Candidates[0]
 		res.Protocol = s.protocol(res.Chosen.Runtime)
-		return res
-	}
-	if open, ok := unpinned(req, host); ok {
-		if other := Choose(open, runtimes, host); other.Chosen != nil {
-			return other
-		}
+		return res, false
 	}
 	res.Reason, res.Message = s.lacking(ranked)
-	return res
+	return res, slices.ContainsFunc(ranked, s.mended)
 }
 
-// unpinned is the request without a runtime that its manifest only implies, where one
-// machine lacks that runtime's server and may have another.
-func unpinned(req Request, host Host) (Request, bool) {
-	if req.Service == nil || req.Service.Runtime == nil || !req.Service.Runtime.Implied || host.Cluster {
+// alternative is the request without its runtime, where that may be another: where its
+// manifest only implies it and one machine lacks its server, or where it yields.
+func alternative(req Request, host Host) (Request, bool) {
+	s := req.Service
+	if s == nil || s.Runtime == nil || !s.RuntimeYields && (!s.Runtime.Implied || host.Cluster) {
 		return req, false
 	}
-	s := *req.Service
-	s.Runtime = nil
-	return Request{Service: &s, Attributes: req.Attributes, Classes: req.Classes}, true
+	free := *s
+	free.Runtime = nil
+	return Request{Service: &free, Attributes: req.Attributes, Classes: req.Classes}, true
 }
 
 // subject is the request, settled once for all runtimes.

@@ -61,6 +61,7 @@ const labelOME = "ome.io/inferenceservice"
 // where it does not state them itself.
 func (r *renderer) wireTransformer(m *corev1.Container) {
 	http, _ := r.ports()
+	var told []string
 	for _, arg := range []struct{ flag, value string }{
 		{"--model_name", r.rev.Service.Name},
 		{"--predictor_host", r.address(r.rev.Predictor())},
@@ -68,8 +69,13 @@ func (r *renderer) wireTransformer(m *corev1.Container) {
 	} {
 		stated := slices.ContainsFunc(m.Args, func(a string) bool { return strings.HasPrefix(a, arg.flag) })
 		if !stated && arg.value != "" {
-			m.Args = append(m.Args, arg.flag, arg.value)
+			told = append(told, arg.flag, arg.value)
 		}
+	}
+	if r.c.Subcommand {
+		m.Args = slices.Concat(told, m.Args)
+	} else {
+		m.Args = slices.Concat(m.Args, told)
 	}
 }
 

@@ -107,3 +107,34 @@ func TestHashOfPaths(t *testing.T) {
 		t.Error("another file makes the same revision")
 	}
 }
+
+// TestCallBeforeSubcommand: what an explainer is told stands before its own arguments
+// where these may have a subcommand, and behind them otherwise.
+func TestCallBeforeSubcommand(t *testing.T) {
+	for _, c := range []struct {
+		subcommand bool
+		args, want []string
+	}{
+		{true, []string{"--storage_uri", "/mnt/models", "AnchorText"},
+			[]string{"python3", "-m", "explain", "--model_name", "a", "--predictor_host", "$(ROUNDHOUSE_ENGINE_ADDRESS)", "--http_port", "{{.Port}}", "--storage_uri", "{{.ModelPath}}", "AnchorText"}},
+		{true, []string{"--http_port=9000", "AnchorText"},
+			[]string{"python3", "-m", "explain", "--model_name", "a", "--predictor_host", "$(ROUNDHOUSE_ENGINE_ADDRESS)", "--http_port={{.Port}}", "AnchorText"}},
+		{false, []string{"--threshold", "1"},
+			[]string{"python3", "-m", "explain", "--threshold", "1", "--model_name", "a", "--predictor_host", "$(ROUNDHOUSE_ENGINE_ADDRESS)", "--http_port", "{{.Port}}"}},
+	} {
+		explainer := &service.Component{Main: "main", Subcommand: c.subcommand, LocalDerived: true,
+			Local: &service.Local{Command: append([]string{"python3", "-m", "explain"}, c.args...)},
+			Pod:   corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Command: []string{"python3", "-m", "explain"}, Args: c.args}}}}
+		s := &service.Service{Custom: true, Components: service.Components{Explainer: explainer,
+			Engine: &service.Component{Local: &service.Local{Command: []string{"serve"}}, Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}}
+		s.Name = "a"
+		files := Model{URI: "s3://b/e", Parts: service.Parts{{URI: "s3://b/e", Path: service.MountPath}}}
+		rev, err := Render(Input{Service: s, Files: map[service.Role]Model{service.RoleExplainer: files}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rev.Component(service.RoleExplainer).Process.Command; !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.args, got, c.want)
+		}
+	}
+}

@@ -116,7 +116,7 @@ func (in Input) predictor() service.Role {
 // call gives a transformer or an explainer the arguments that KServe gives it: the
 // model's name, where its predictor is, and its port. What it states of the last two
 // holds in a pod alone.
-func (p *Process) call(role service.Role, name string, predictor service.Role) {
+func (p *Process) call(role service.Role, name string, predictor service.Role, at int) {
 	if p == nil || role != service.RoleTransformer && role != service.RoleExplainer {
 		return
 	}
@@ -131,6 +131,9 @@ func (p *Process) call(role service.Role, name string, predictor service.Role) {
 	} {
 		i := slices.IndexFunc(words, func(w string) bool { return w == arg.flag || strings.HasPrefix(w, arg.flag+"=") })
 		switch {
+		case i < 0 && at >= 0 && at <= len(words):
+			words = slices.Insert(words, at, arg.flag, arg.value)
+			at += 2
 		case i < 0:
 			words = append(words, arg.flag, arg.value)
 		case arg.keep:
@@ -143,6 +146,15 @@ func (p *Process) call(role service.Role, name string, predictor service.Role) {
 		}
 	}
 	p.Command = words
+}
+
+// argumentsAt is where the arguments of a component's own container begin in its command
+// line, if what it is told stands before them; -1 if that stands at the end.
+func argumentsAt(pod corev1.PodSpec, main string, subcommand bool) int {
+	if m := container(pod, main); subcommand && m != nil {
+		return len(m.Command)
+	}
+	return -1
 }
 
 // sleeps prepares a process to be put to sleep as the policy allows, where its

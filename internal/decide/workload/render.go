@@ -331,6 +331,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		Labels:      overlay(base.Labels, s.Labels, over.Labels),
 		Annotations: overlay(base.Annotations, annotations(s.Annotations), over.Annotations),
 		Config:      overlay(base.Config, over.Config),
+		Subcommand:  over.Subcommand,
 		Metrics:     over.Metrics.Or(base.Metrics),
 		Strategy:    first(over.Strategy, base.Strategy),
 		Limits:      over.Scaling.Over(base.Scaling).Settled()}
@@ -360,7 +361,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		}
 		c.Process = process(c, local, own)
 		if own != nil && own.LocalDerived {
-			c.Process.call(role, s.Name, in.predictor())
+			c.Process.call(role, s.Name, in.predictor(), argumentsAt(own.Pod, own.Main, own.Subcommand))
 		}
 		c.Process.settle(in, role, local, c.Limits.Standby)
 		c.Process.drains(in, &c.Pod)
@@ -374,7 +375,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	c.Process.locate(in.partsOf(role))
 	if slices.Contains(in.Containers, role) { // its command line is that of its container, which is complete now
 		c.Process = contained(c, own, overGRPC(in.Protocol))
-		c.Process.call(role, s.Name, in.predictor())
+		c.Process.call(role, s.Name, in.predictor(), argumentsAt(c.Pod, c.Main, c.Subcommand))
 		c.Process.settle(in, role, first(over.Local, base.Local), c.Limits.Standby)
 		c.Process.drains(in, &c.Pod)
 	}

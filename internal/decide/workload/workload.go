@@ -212,6 +212,8 @@ type Component struct {
 	// Files are a transformer's or an explainer's own, which it has in place of the
 	// revision's model; nil for none. They have Parts, and no adapters.
 	Files *Model `json:"files,omitempty"`
+	// Subcommand is an explainer's whose own arguments may have one.
+	Subcommand bool `json:"subcommand,omitempty"`
 	// Metrics is what its runtime and its service state in a field; Exports
 	// knows their annotations too.
 	Metrics service.Metrics `json:"metrics,omitzero"`

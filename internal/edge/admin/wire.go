@@ -37,6 +37,9 @@ type Change struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Action    string `json:"action"` // created, configured, unchanged, deleted, woken
+	// Shown is the kind that people know it by, where that is another: it is of the
+	// manifest, which the sender has.
+	Shown string `json:"-"`
 	// Before and After are the manifest as it was and would be, of a dry run.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`

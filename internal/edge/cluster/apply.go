@@ -109,11 +109,8 @@ func applied(list []fleet.Change) []string {
 func (c *Client) document(in *installed, o *dialect.Object) (*document, error) {
 	r := dialect.ResourceOf(o.Origin.APIVersion, o.Origin.Kind)
 	d := &document{object: o, id: fleet.Object{Object: *o}.ID()}
-	switch {
-	case o.ConfigMap != nil:
-		return nil, fmt.Errorf("%s: a ConfigMap of a cluster is applied with kubectl, and read where a service names it", d.where())
-	case r == nil:
-		return nil, fmt.Errorf("%s: is no kind that is read", d.where())
+	if r == nil {
+		return nil, fmt.Errorf("%s: %s %s", d.where(), o.Origin.Kind, dialect.Unkept(o.Origin.APIVersion, o.Origin.Kind))
 	}
 	var object map[string]any
 	if err := yaml.Unmarshal(o.Original, &object, numbers); err != nil {

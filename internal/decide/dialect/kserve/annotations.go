@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
@@ -17,38 +18,106 @@ const (
 	acceleratorLabel = "cloud.google.com/gke-accelerator"
 )
 
-// Annotations are KServe's for an InferenceService, as its pkg/constants has them,
-// and for each that has no effect here why; "" for one that is read. docs/manifests.md
-// has the same table.
-var Annotations = map[string]string{
-	accelerator:                  "",
-	mode:                         "",
-	"prometheus.kserve.io/path":  "",
-	"prometheus.kserve.io/port":  "",
-	service.AnnotationKServeStop: "",
-	manifest.KServePrefix + "autoscalerClass":             "",
-	manifest.KServePrefix + "metrics":                     "",
-	manifest.KServePrefix + "targetUtilizationPercentage": "",
-	manifest.KServePrefix + "s3-cabundle-configmap":       "",
-	manifest.KServePrefix + "storageSecretName":           "",
-	manifest.KServePrefix + "disable-localmodel":          "models are kept where they are fetched",
-	manifest.KServePrefix + "nodegroup":                   "models are kept where they are fetched",
-	manifest.KServePrefix + "enable-metric-aggregation":   "the metrics of a replica are at its own port",
-	manifest.KServePrefix + "enable-prometheus-scraping":  "the metrics of a replica are at its own port",
-	manifest.KServePrefix + "enable-tag-routing":          "a canary is reached by its share of the traffic alone",
-	manifest.KServePrefix + "gpu-resource-types":          "the container's resources name its GPUs",
-	"storage.kserve.io/readonly":                          "a container cannot write to its model",
-	"serving.knative.dev/rollout-duration":                "a rollout goes on as soon as the new replicas are ready",
-	"serving.knative.openshift.io/enablePassthrough":      "it is of OpenShift's Knative",
+// Kinds are those of KServe's that an annotation may stand on, with their components.
+type Kinds uint8
+
+// The kinds.
+const (
+	OnService Kinds = 1 << iota
+	OnLLM
+	OnRuntime
+	OnGraph
+)
+
+var kindNames = []string{"InferenceService", "LLMInferenceService", "runtimes", "InferenceGraph"}
+
+// String lists them as docs/manifests.md does.
+func (k Kinds) String() string {
+	var names []string
+	for i, name := range kindNames {
+		if k&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
-// checkAnnotations warns of those of KServe's that have no effect, and of names with
-// its prefix that KServe does not have.
-func checkAnnotations(r *manifest.Reader, at string, annotations map[string]string) {
+// Annotation is one of KServe's.
+type Annotation struct {
+	// On are the kinds that may have it.
+	On Kinds
+	// Lacks is why it has no effect here; "" for one that is read, or needs no effect.
+	Lacks string
+}
+
+// Annotations are KServe's, as its packages constants, credentials and llmisvc have
+// them, but for those that its controller alone writes with the prefix
+// "internal.serving.kserve.io/". docs/manifests.md has the same table.
+var Annotations = func() map[string]Annotation {
+	const (
+		kept    = "models are kept where they are fetched"
+		ports   = "the metrics of a replica are at its own port"
+		noStore = "a logger sends to its `url`, and needs no secret"
+		claims  = "write `resourceClaims` into the pod, which name a ResourceClaimTemplate of yours"
+	)
+	const both = OnService | OnLLM
+	out := map[string]Annotation{
+		"prometheus.kserve.io/path":                      {both | OnRuntime, ""},
+		"prometheus.kserve.io/port":                      {both | OnRuntime, ""},
+		"storage.kserve.io/readonly":                     {OnService, "a container cannot write to its model"},
+		"serving.knative.dev/rollout-duration":           {OnService, "a rollout goes on as soon as the new replicas are ready"},
+		"serving.knative.openshift.io/enablePassthrough": {OnService, "it is of OpenShift's Knative"},
+	}
+	for name, a := range map[string]Annotation{
+		"autoscalerClass":             {both | OnRuntime, ""},
+		"deploymentMode":              {OnService | OnGraph, ""},
+		"disable-auto-update":         {OnService, "a service follows the changes of its runtime"},
+		"disable-localmodel":          {both, kept},
+		"enable-metric-aggregation":   {OnService | OnRuntime, ports},
+		"enable-prometheus-scraping":  {OnService | OnRuntime, ports},
+		"enable-served-by-header":     {OnLLM, "answers do not name the service"},
+		"enable-tag-routing":          {OnService, "a canary is reached by its share of the traffic alone"},
+		"exp-dra-cel-selector":        {OnLLM, claims},
+		"exp-dra-container-name":      {OnLLM, claims},
+		"exp-dra-device-class":        {OnLLM, claims},
+		"exp-dra-device-count":        {OnLLM, claims},
+		"gke-accelerator":             {OnService, ""},
+		"gpu-resource-types":          {OnService, "the container's resources name its GPUs"},
+		"inference-pool-migrated":     {OnLLM, ""},
+		"inferencepool-migrated":      {OnLLM, ""},
+		"logger-secret-file":          {OnService, noStore},
+		"logger-secret-name":          {OnService, noStore},
+		"logger-secret-path":          {OnService, noStore},
+		"metrics":                     {OnService, ""},
+		"model-based-routing-enabled": {OnLLM, ""},
+		"nodegroup":                   {both, kept},
+		"s3-cabundle":                 {both, "it is a path in KServe's containers: name a ConfigMap by `s3-cabundle-configmap`"},
+		"s3-cabundle-configmap":       {both, ""},
+		"s3-useaccelerate":            {both, "S3 is asked without transfer acceleration"},
+		"s3-verifyssl":                {both, "certificates are always checked"},
+		"server-type":                 {OnRuntime, ""},
+		"stop":                        {both, ""},
+		"storage-initializer-uid":     {OnService, "models are fetched as the pod's own user"},
+		"storageSecretName":           {both, ""},
+		"targetUtilizationPercentage": {OnService, ""},
+	} {
+		out[manifest.KServePrefix+name] = a
+	}
+	for name := range credentials.Annotated {
+		out[name] = Annotation{both, ""}
+	}
+	return out
+}()
+
+// CheckAnnotations warns of those of KServe's that have no effect, or none on a kind,
+// and of names with its prefix that KServe does not have.
+func CheckAnnotations(r *manifest.Reader, at string, annotations map[string]string, on Kinds) {
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
-		switch lacks, known := Annotations[name]; {
-		case lacks != "":
-			r.Warnf(strict.Key(at, name), "has no effect: %s", lacks)
+		switch a, known := Annotations[name]; {
+		case known && a.On&on == 0:
+			r.Warnf(strict.Key(at, name), "has no effect here: KServe reads it on %s", a.On)
+		case a.Lacks != "":
+			r.Warnf(strict.Key(at, name), "has no effect: %s", a.Lacks)
 		case !known && strings.HasPrefix(name, manifest.KServePrefix):
 			r.Warnf(strict.Key(at, name), "is none of KServe's annotations and has no effect%s", meant(name))
 		}

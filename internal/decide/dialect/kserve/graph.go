@@ -74,6 +74,7 @@ const (
 func readGraph(r *manifest.Reader, m *inferenceGraph, o *manifest.Object) {
 	out := &routing.Graph{Nodes: map[string]routing.GraphNode{}}
 	r.Routing(m.Metadata, o, out)
+	CheckAnnotations(r, "metadata.annotations", m.Metadata.Annotations, OnGraph)
 	out.Timeout = seconds(r, "spec.timeout", m.Spec.Timeout)
 	if t := m.Spec.RouterTimeouts; t != nil {
 		out.StepTimeout = seconds(r, "spec.routerTimeouts.serviceClient", t.ServiceClient)

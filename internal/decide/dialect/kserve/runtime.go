@@ -25,6 +25,8 @@ func readRuntime(r *manifest.Reader, spec *servingRuntimeSpec, out *service.Runt
 		r.Errorf("spec.containers", "is missing: say what runs")
 	}
 	manifest.CheckContainers(r.Report, "spec.containers", spec.Containers)
+	CheckAnnotations(r, "metadata.annotations", out.Annotations, OnRuntime)
+	CheckAnnotations(r, "spec.annotations", spec.Annotations, OnRuntime)
 	engine := &service.Component{Pod: spec.spec(), Labels: spec.Labels, Annotations: spec.Annotations}
 	engine.Main = manifest.MainOf(engine.Pod.Containers, mainContainer)
 	if w := spec.WorkerSpec; w != nil {

@@ -51,7 +51,7 @@ func beginService(r *manifest.Reader, m metav1.ObjectMeta, o *manifest.Object) *
 	s.ProtocolDefault = service.ProtocolV1
 	s.Stopped = s.Stopped || strings.EqualFold(s.Annotations[service.AnnotationKServeStop], "true")
 	readMode(r, s)
-	checkAnnotations(r, "metadata.annotations", s.Annotations)
+	CheckAnnotations(r, "metadata.annotations", s.Annotations, OnService)
 	return s
 }
 
@@ -126,7 +126,7 @@ func readMode(r *manifest.Reader, s *service.Service) {
 // readComponent reads what all components have in common.
 func readComponent(r *manifest.Reader, namespace, path string, pod corev1.PodSpec, e *extension) *service.Component {
 	manifest.CheckContainers(r.Report, path+".containers", pod.Containers)
-	checkAnnotations(r, path+".annotations", e.Annotations)
+	CheckAnnotations(r, path+".annotations", e.Annotations, OnService)
 	c := &service.Component{Pod: pod, Labels: e.Labels, Annotations: e.Annotations,
 		Scaling: manifest.ReadComponentScaling(r.Report, path, manifest.ScalingFields{Min: e.MinReplicas, Max: e.MaxReplicas,
 			Target: e.ScaleTarget, Metric: e.ScaleMetric, Concurrency: e.ContainerConcurrency,
@@ -338,7 +338,9 @@ func (p *parallel) variables() []corev1.EnvVar {
 	return out
 }
 
-const former = "is served on one machine alone: write serving.kserve.io/v1beta1 for a cluster"
+// Of a cluster's API server there is nothing to read: KServe's definitions have v1beta1
+// alone. KFServing's, up to 0.6, had both, in a form that Kubernetes refuses since 1.22.
+const former = "is served on one machine alone, since KServe's definitions do not have it: write serving.kserve.io/v1beta1 for a cluster"
 
 // Schemas are the kinds of this dialect.
 var Schemas = []manifest.Schema{

@@ -134,6 +134,7 @@ var explainerImages = map[string]struct{ image, version, flag string }{
 func readExplainer(r *manifest.Reader, s *service.Service, path string, e *explainer) {
 	e.Containers = e.Custom.over(e.Containers)
 	stated := 0
+	uri, at := "", ""
 	for name, known := range map[string]*knownExplainer{"art": e.ART, "alibi": e.Alibi, "aix": e.AIX} {
 		if known == nil {
 			continue
@@ -141,6 +142,7 @@ func readExplainer(r *manifest.Reader, s *service.Service, path string, e *expla
 		if stated++; stated == 1 {
 			manifest.CheckContainer(r.Report, path+"."+name, known.Container)
 			e.Containers = append([]corev1.Container{known.container(name)}, e.Containers...)
+			uri, at = known.StorageURI, path+"."+name+".storageUri"
 		}
 	}
 	if stated > 1 {
@@ -152,13 +154,22 @@ func readExplainer(r *manifest.Reader, s *service.Service, path string, e *expla
 		r.Errorf(path+".containers", "is missing: say what explains")
 	}
 	c.Main = manifest.MainOf(c.Pod.Containers, mainContainer)
+	c.Subcommand = stated > 0
 	c.Parts = readParts(r, path+".storageUris", e.StorageURIs, false)
+	switch {
+	case uri != "" && len(e.StorageURIs) > 0:
+		r.Errorf(at, "and the explainer's storageUris both say where its files are: remove one")
+	case uri != "":
+		manifest.CheckURI(r.Report, at, fetched(uri), false)
+		c.Parts = service.Parts{{URI: fetched(uri), Path: service.MountPath}}
+	}
 	manifest.ReadOtherAnnotations(r.Report, path+".annotations", manifest.KServePrefix, c, s.Annotations)
 	s.Components.Explainer = c
 }
 
-// container is a known explainer's, with the arguments that KServe gives it; where
-// its predictor is, and its port, are added when it is rendered.
+// container is a known explainer's, with the arguments that KServe gives it. Where
+// its predictor is, and its port, are added before them when it is rendered: alibi's type
+// is a subcommand, after which nothing else is read.
 func (e *knownExplainer) container(name string) corev1.Container {
 	c, image := e.Container, explainerImages[name]
 	c.Name = mainContainer
@@ -170,6 +181,9 @@ func (e *knownExplainer) container(name string) corev1.Container {
 		c.Image = image.image + ":" + version
 	}
 	var args []string
+	if e.StorageURI != "" {
+		args = append(args, "--storage_uri", service.MountPath)
+	}
 	if image.flag != "" && e.Type != "" {
 		args = append(args, image.flag)
 	}

@@ -257,8 +257,7 @@ var Notes = manifest.Notes{
 		"storageContainerName": manifest.Never("has no effect: models are fetched by Roundhouse itself"),
 	},
 	reflect.TypeFor[knownExplainer](): {
-		"storageUri": manifest.Never(noFiles),
-		"storage":    manifest.Never(noFiles),
+		"storage": manifest.Never("is not read: write where the files are into storageUri"),
 	},
 	reflect.TypeFor[logger](): {
 		"storage":       manifest.Refused("is not written to: give the logger the url of a server"),
@@ -301,5 +300,4 @@ var Notes = manifest.Notes{
 const (
 	noMesh   = "has no effect: it is ModelMesh's"
 	noRouter = "has no effect: the gateway runs the graph, and no pod of its own"
-	noFiles  = "is not fetched: write where the files are into the explainer's storageUris, or give it an image that has them"
 )

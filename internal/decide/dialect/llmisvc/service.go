@@ -14,6 +14,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/kserve"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/pickerconfig"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
@@ -51,6 +52,7 @@ var Schemas = []manifest.Schema{
 // readConfig checks a Config. Its fields have their meaning where they are merged.
 func readConfig(r *manifest.Reader, m *object, o *manifest.Object) {
 	r.Base(m.Metadata, o)
+	checkAnnotations(r, &m.Spec)
 	if r.Has("spec.baseRefs") {
 		r.Errorf("spec.baseRefs", "a Config is laid over no other: name each in the service")
 	}
@@ -61,6 +63,14 @@ func readConfig(r *manifest.Reader, m *object, o *manifest.Object) {
 		r.Errorf("spec.model.uri", "%q begins nowhere: many services may be laid over this: write file:// and an absolute path", manifest.Clip(uri))
 	}
 	m.check(func(path string, err error) { r.Errorf(path, "%v", err) })
+}
+
+// checkAnnotations checks KServe's annotations of the pods.
+func checkAnnotations(r *manifest.Reader, spec *spec) {
+	kserve.CheckAnnotations(r, "spec.annotations", spec.Annotations, kserve.OnLLM)
+	if p := spec.Prefill; p != nil {
+		kserve.CheckAnnotations(r, "spec.prefill.annotations", p.Annotations, kserve.OnLLM)
+	}
 }
 
 // maxBases is how many Configs one service may be laid over.
@@ -77,6 +87,8 @@ func readService(r *manifest.Reader, m *object, o *manifest.Object) {
 		manifest.CheckName(r.Report, strict.Index("spec.baseRefs", i)+".name", ref.Name, true)
 		s.Bases = append(s.Bases, ref.Name)
 	}
+	kserve.CheckAnnotations(r, "metadata.annotations", s.Annotations, kserve.OnLLM)
+	checkAnnotations(r, &m.Spec)
 	m.Metadata.Namespace = s.Namespace
 	m.Spec.Model.Name = cmp.Or(m.Spec.Model.Name, s.Name)
 	m.fill(func(path string, err error) {

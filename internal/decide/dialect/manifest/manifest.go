@@ -184,9 +184,9 @@ type Schema struct {
 	APIVersion, Kind string
 	Shape            reflect.Type
 	Read             func(r *Reader, manifest any, o *Object)
-	// OneMachine: it is served on one machine alone. No API server keeps it for the
-	// product.
-	OneMachine bool
+	// OneMachine is why no API server keeps it for the product; "" for what is served on
+	// a cluster too.
+	OneMachine string
 }
 
 // SchemaOf is the schema of a manifest type.
@@ -202,7 +202,7 @@ func OneMachineSchema[T any](apiVersion, kind, why string, read func(*Reader, *T
 		p := r.Problem("kind", why)
 		p.Warning, p.Platform = true, Kubernetes
 	})
-	s.OneMachine = true
+	s.OneMachine = why
 	return s
 }
 

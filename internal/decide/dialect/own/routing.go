@@ -166,9 +166,7 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 	}
 	if n := m.Spec.DataParallelSize; n != nil {
 		out.DataParallelSize = *n
-		if *n < 1 || *n > service.MaxDataParallelSize {
-			r.Errorf("spec.dataParallelSize", "%d is out of range: write 1 to %d", *n, service.MaxDataParallelSize)
-		}
+		checkRanks(r, "spec.dataParallelSize", out)
 	}
 	if h := m.Spec.HealthCheck; h != nil {
 		out.Health = readPoolHealth(r, h)
@@ -177,6 +175,21 @@ func readPool(r *manifest.Reader, m *api.Pool, o *manifest.Object) {
 		out.Picker = readPoolPicker(r, p)
 	}
 	out.Bounds = readPoolBounds(r, &m.Spec)
+}
+
+// checkRanks checks how many ranks the engines of a pool have. One without any would be
+// taken for several endpoints, and get the requests of all of them.
+func checkRanks(r *manifest.Reader, at string, p *routing.Pool) {
+	n, engine := p.DataParallelSize, p.Metrics.Engine
+	switch {
+	case n < 1 || n > service.MaxDataParallelSize:
+		r.Errorf(at, "%d is out of range: write 1 to %d", n, service.MaxDataParallelSize)
+	case n == 1:
+	case engine != "" && engine != "vllm" && engine != "sglang":
+		r.Warnf(at, "%s has no ranks that a request can name, as vllm and sglang have: each server would count as %d: remove it", engine, n)
+	case p.Protocol == service.ProtocolV1 || p.Protocol == service.ProtocolV2 || p.Protocol == service.ProtocolGRPCV2:
+		r.Warnf(at, "servers of the protocol %s have no ranks that a request can name: each would count as %d: remove it", p.Protocol, n)
+	}
 }
 
 // readHelpers reads the addresses of servers that compute something for those that

@@ -103,3 +103,29 @@ spec:
 		}
 	}
 }
+
+// TestNumbersOfPlugins: a number out of its range is an error once, whether anything
+// refers to its plugin or not; parameters that are not read are not looked at.
+func TestNumbersOfPlugins(t *testing.T) {
+	const text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: PLUGIN\n  parameters: {PARAMETER}\n- type: queue-scorer\nHANDLERschedulingProfiles:\n- plugins: [{pluginRef: queue-scorer}]\n"
+	const handler = "- type: disagg-profile-handler\n  parameters: {deciders: {prefill: prefix-based-pd-decider}}\n"
+	for _, c := range []struct{ plugin, parameter, handler, want string }{
+		{"prefix-based-pd-decider", "nonCachedTokens: -4", "", "-4 is not a number from 0 to 1e+09"},
+		{"prefix-based-pd-decider", "nonCachedTokens: -4", handler, "-4 is not a number from 0 to 1e+09"},
+		{"prefix-based-pd-decider", "nonCachedTokens: 4", "", ""},
+		{"pd-profile-handler", "threshold: -1", "", "-1 is not a number from 0 to 1e+09"},
+		{"latency-scorer", "threshold: -1", "", ""},
+		{"concurrency-detector", "maxConcurrency: 0", "", "0 is not a number from 1 to 1e+06"},
+	} {
+		manifest := strings.NewReplacer("PLUGIN", c.plugin, "PARAMETER", c.parameter, "HANDLER", c.handler).Replace(text)
+		var got []string
+		for _, p := range dialect.Read("a.yaml", []byte(manifest)).Problems {
+			if strings.Contains(p.Message, "is not a number") {
+				got = append(got, p.Message)
+			}
+		}
+		if strings.Join(got, "; ") != c.want {
+			t.Errorf("%s of %s: %q, want %q", c.parameter, c.plugin, got, c.want)
+		}
+	}
+}

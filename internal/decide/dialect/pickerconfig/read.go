@@ -2,6 +2,7 @@ package pickerconfig
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -86,9 +87,44 @@ func (r *reader) plugin(i int) {
 	case c.note != "":
 		r.Warnf(r.at(path, "type"), "%s %s", p.Type, c.note)
 	}
+	r.ranges(r.at(path, "parameters"), p, &c)
 	if !c.free {
 		r.parameters(r.at(path, "parameters"), p, &c)
 	}
+}
+
+// numbers are the parameters that are numbers, with the least and the most of each.
+var numbers = map[string][2]float64{
+	"threshold":            {0, 1e9},
+	"nonCachedTokens":      {0, 1e9},
+	"queueDepthThreshold":  {1, 1e9},
+	"kvCacheUtilThreshold": {0.01, 1},
+	"maxConcurrency":       {1, 1e6},
+}
+
+// rangeOf is that of a parameter that is read as a number.
+func (c *counterpart) rangeOf(name string) (of [2]float64, ok bool) {
+	if name == c.scale {
+		return [2]float64{1, 1e12}, true
+	}
+	if of, ok = numbers[name]; !ok || !slices.Contains(c.reads, name) {
+		return of, false
+	}
+	return of, true
+}
+
+// ranges checks the numbers among a plugin's parameters.
+func (r *reader) ranges(path string, p *plugin, c *counterpart) {
+	for _, name := range slices.Sorted(maps.Keys(p.Parameters)) {
+		if of, ok := c.rangeOf(name); ok && !within(p.Parameters[name], of) {
+			r.errorf(strict.Key(path, name), "%s is not a number from %g to %g", manifest.Clip(fmt.Sprint(p.Parameters[name])), of[0], of[1])
+		}
+	}
+}
+
+func within(v any, of [2]float64) bool {
+	n, ok := v.(float64)
+	return ok && n >= of[0] && n <= of[1]
 }
 
 // parameters warns of those without an effect.
@@ -249,7 +285,7 @@ func (r *reader) use(path string, ref *pluginRef) {
 		}
 		one := service.Scorer{Name: c.name, Weight: w}
 		if c.scale != "" {
-			one.Scale, _ = r.number(p, c.scale, 1, 1e12)
+			one.Scale, _ = r.number(p, c.scale)
 		}
 		if i := slices.IndexFunc(to.Scorers, func(s service.Scorer) bool { return s.Name == c.name }); i >= 0 {
 			to.Scorers[i].Weight += w
@@ -290,7 +326,7 @@ func (r *reader) disaggregation() (profile string, apart bool) {
 		return fallback
 	}
 	name := text("deciders", "prefill", "prefillDeciderPluginName", text("", "", "deciderPluginName", ""))
-	if n, ok := r.number(p, "threshold", 0, 1e9); ok {
+	if n, ok := r.number(p, "threshold"); ok {
 		r.out.PrefillTokens = int64(n)
 	}
 	if name != "" {
@@ -333,7 +369,7 @@ func (r *reader) decider(path, name string) {
 	case "always-disagg-pd-decider":
 		r.out.PrefillTokens = always
 	case "prefix-based-pd-decider":
-		n, ok := r.number(p, "nonCachedTokens", 0, 1e9)
+		n, ok := r.number(p, "nonCachedTokens")
 		if r.out.PrefillTokens = int64(n); !ok || n == 0 { // which turns it off
 			r.out.PrefillTokens = math.MaxInt64
 		}
@@ -357,13 +393,13 @@ func (r *reader) detector() {
 	case c.slot != detector:
 		r.errorf(r.at(path, "pluginRef"), "%s detects no saturation: name utilization-detector or concurrency-detector", p.Type)
 	case p.Type == "utilization-detector":
-		r.out.Saturation.QueueDepth, _ = r.number(p, "queueDepthThreshold", 1, 1e9)
-		r.out.Saturation.KVUsage, _ = r.number(p, "kvCacheUtilThreshold", 0.01, 1)
+		r.out.Saturation.QueueDepth, _ = r.number(p, "queueDepthThreshold")
+		r.out.Saturation.KVUsage, _ = r.number(p, "kvCacheUtilThreshold")
 	default:
 		if mode, ok := p.Parameters["concurrencyMode"]; ok && mode != "requests" {
 			r.errorf(r.parameter(p, "concurrencyMode"), "requests in flight are counted, not tokens: write requests")
 		}
-		n, ok := r.number(p, "maxConcurrency", 1, 1e6)
+		n, ok := r.number(p, "maxConcurrency")
 		if r.out.MaxConcurrency = int(n); !ok {
 			r.out.MaxConcurrency = 100 // as there
 		}
@@ -377,17 +413,12 @@ func (r *reader) parameter(p *plugin, name string) string {
 }
 
 // number is a plugin's parameter; false where it has none, or one that is reported.
-func (r *reader) number(p *plugin, name string, least, most float64) (float64, bool) {
-	v, ok := p.Parameters[name]
-	if !ok {
+func (r *reader) number(p *plugin, name string) (float64, bool) {
+	c := counterparts[p.Type]
+	if of, ok := c.rangeOf(name); !ok || !within(p.Parameters[name], of) {
 		return 0, false
 	}
-	n, ok := v.(float64)
-	if !ok || !(n >= least && n <= most) {
-		r.errorf(r.parameter(p, name), "%s is not a number from %g to %g", manifest.Clip(fmt.Sprint(v)), least, most)
-		return 0, false
-	}
-	return n, true
+	return p.Parameters[name].(float64), true
 }
 
 // flowControl reads the bounds of what waits.

@@ -86,7 +86,7 @@ type band struct {
 // Schemas are the kind's, of all versions. No API server keeps it.
 var Schemas = func() (out []manifest.Schema) {
 	for _, v := range APIVersions {
-		out = append(out, manifest.Schema{APIVersion: v, Kind: Kind, Shape: reflect.TypeFor[config](), OneMachine: true,
+		out = append(out, manifest.Schema{APIVersion: v, Kind: Kind, Shape: reflect.TypeFor[config](), OneMachine: "is a file of an endpoint picker: give it to endpoint-picker --config-file",
 			Read: func(r *manifest.Reader, m any, o *manifest.Object) {
 				o.Kind = manifest.KindScheduling
 				o.Scheduling = (&reader{Report: r.Report, at: strict.Join}).read("", m.(*config))
@@ -106,7 +106,7 @@ type configMap struct {
 
 // configMapSchema reads ConfigMaps, which may have such configurations. An API server's
 // are read where a service names one, and kubectl applies them.
-var configMapSchema = manifest.Schema{APIVersion: "v1", Kind: "ConfigMap", Shape: reflect.TypeFor[configMap](), OneMachine: true,
+var configMapSchema = manifest.Schema{APIVersion: "v1", Kind: "ConfigMap", Shape: reflect.TypeFor[configMap](), OneMachine: "is applied with kubectl, and read where a service names it",
 	Read: func(r *manifest.Reader, m any, o *manifest.Object) { readConfigMap(r, m.(*configMap), o) }}
 
 func readConfigMap(r *manifest.Reader, m *configMap, o *manifest.Object) {
