@@ -10,17 +10,20 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Tokenizer asks engines for the tokens of prompts (POST /tokenize, as vLLM has
 // it), a few at a time, besides the requests.
 type Tokenizer struct {
-	client *http.Client
-	jobs   chan job
-	held   atomic.Int64 // bytes of bodies
-	done   sync.WaitGroup
-	ctx    context.Context
-	stop   context.CancelFunc
+	client  *http.Client
+	jobs    chan job
+	held    atomic.Int64 // bytes of bodies
+	prompts *prometheus.CounterVec
+	done    sync.WaitGroup
+	ctx     context.Context
+	stop    context.CancelFunc
 
 	mu      sync.Mutex
 	refuses map[string]time.Time // addresses that do not tokenize, and until when
@@ -45,7 +48,7 @@ const (
 
 // NewTokenizer returns a Tokenizer that works until Close.
 func NewTokenizer() *Tokenizer {
-	t := &Tokenizer{jobs: make(chan job, tokenizeQueue), refuses: map[string]time.Time{}}
+	t := &Tokenizer{jobs: make(chan job, tokenizeQueue), prompts: newPromptCounts(), refuses: map[string]time.Time{}}
 	t.client = &http.Client{Timeout: tokenizeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{MaxIdleConnsPerHost: 1, MaxIdleConns: 256, IdleConnTimeout: time.Minute}}
 	t.ctx, t.stop = context.WithCancel(context.Background())
@@ -68,10 +71,12 @@ func (t *Tokenizer) Close() {
 // tokenize. The body is the Tokenizer's from then on.
 func (t *Tokenizer) Tokenize(address string, body []byte, done func(tokens []uint32)) bool {
 	if t.refused(address) {
+		t.count(refused)
 		return false
 	}
 	if n := int64(len(body)); t.held.Add(n) > tokenizeBytes {
 		t.held.Add(-n)
+		t.count(skipped)
 		return false
 	}
 	select {
@@ -79,6 +84,7 @@ func (t *Tokenizer) Tokenize(address string, body []byte, done func(tokens []uin
 		return true
 	default:
 		t.held.Add(-int64(len(body)))
+		t.count(skipped)
 		return false
 	}
 }
@@ -102,9 +108,16 @@ func (t *Tokenizer) work() {
 		case j := <-t.jobs:
 			tokens, err := t.ask(j)
 			t.held.Add(-int64(len(j.body)))
-			if err == nil && len(tokens) > 0 {
-				j.done(tokens)
+			if err != nil || len(tokens) == 0 {
+				if t.refused(j.address) {
+					t.count(refused)
+				} else {
+					t.count(unanswered)
+				}
+				continue
 			}
+			j.done(tokens)
+			t.count(tokenized)
 		}
 	}
 }
