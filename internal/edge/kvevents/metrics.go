@@ -51,10 +51,11 @@ const (
 	tokenized = iota
 	refused   // the engine has no such call
 	unanswered
-	skipped // too many waited
+	unsupported // engines tokenize no such prompt
+	skipped     // too many waited
 )
 
-var promptLabels = [...]string{tokenized: "tokenized", refused: "refused", unanswered: "failed", skipped: "skipped"}
+var promptLabels = [...]string{tokenized: "tokenized", refused: "refused", unanswered: "failed", unsupported: "unsupported", skipped: "skipped"}
 
 // metrics describe what is counted. Series name endpoints, of which there are at
 // most maxSources; they go with the endpoint.
@@ -115,7 +116,7 @@ func (s *Subscriber) Collect(c chan<- prometheus.Metric) {
 
 func newPromptCounts() *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roundhouse_kv_events_prompts_total",
-		Help: "Prompts whose tokens an engine was to tell, so that its events can be understood: tokenized, refused by an engine without such a call, failed, or skipped because too many waited."}, []string{"outcome"})
+		Help: "Prompts whose tokens an engine was to tell, so that its events can be understood: tokenized, refused by an engine without such a call, failed, unsupported because it is no plain chat, or skipped because too many waited."}, []string{"outcome"})
 	for _, label := range promptLabels {
 		v.WithLabelValues(label)
 	}

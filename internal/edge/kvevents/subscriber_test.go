@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/kvblocks"
@@ -414,14 +417,14 @@ func TestTokenizer(t *testing.T) {
 	k := NewTokenizer()
 	defer k.Close()
 	got := make(chan []uint32, 1)
-	if !k.Tokenize(at, []byte("{}"), func(tokens []uint32) { got <- tokens }) {
+	if !k.Tokenize(at, "/v1/completions", []byte("{}"), func(tokens []uint32) { got <- tokens }) {
 		t.Fatal("refused")
 	}
 	if tokens := <-got; len(tokens) != 2 || tokens[1] != 70000 {
 		t.Errorf("the tokens are %v", tokens)
 	}
 	// An engine without the call is asked once.
-	if !k.Tokenize(at, []byte("{}"), func([]uint32) { t.Error("an error has tokens") }) {
+	if !k.Tokenize(at, "/v1/completions", []byte("{}"), func([]uint32) { t.Error("an error has tokens") }) {
 		t.Fatal("refused")
 	}
 	for deadline := time.Now().Add(10 * time.Second); !k.refused(at); time.Sleep(time.Millisecond) {
@@ -429,10 +432,10 @@ func TestTokenizer(t *testing.T) {
 			t.Fatal("it is asked again")
 		}
 	}
-	if k.Tokenize(at, []byte("{}"), nil) || k.Tokenize("127.0.0.1:1", make([]byte, tokenizeBytes+1), nil) {
+	if k.Tokenize(at, "/v1/completions", []byte("{}"), nil) || k.Tokenize("127.0.0.1:1", "/v1/completions", make([]byte, tokenizeBytes+1), nil) {
 		t.Error("an engine that does not tokenize, or too large a body, is not refused")
 	}
-	if !k.Tokenize("127.0.0.1:1", []byte("{}"), nil) {
+	if !k.Tokenize("127.0.0.1:1", "/v1/completions", []byte("{}"), nil) {
 		t.Error("an engine that is not there is refused before it was asked")
 	}
 	for label, want := range map[string]float64{"tokenized": 1, "refused": 2, "skipped": 1, "failed": 1} {
@@ -440,6 +443,56 @@ func TestTokenizer(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%v prompts are %s, want %v", testutil.ToFloat64(k.prompts.WithLabelValues(label)), label, want)
 			}
+		}
+	}
+}
+
+// TestTokenizesAsChats: the tokens of a call of the Responses or the Messages API are
+// those of the chat that engines make of it.
+func TestTokenizesAsChats(t *testing.T) {
+	var cases []struct {
+		Name, Path string
+		Body, Chat json.RawMessage
+	}
+	raw, err := os.ReadFile("../../core/openai/testdata/chats.json")
+	if err == nil {
+		err = json.Unmarshal(raw, &cases)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := simulate.DefaultConfig()
+	cfg.Models = []string{"m"}
+	url, _ := serve(t, cfg)
+	k := NewTokenizer()
+	defer k.Close()
+	unlike := 0.
+	for _, c := range cases {
+		got := make(chan []uint32, 1)
+		if !k.Tokenize(strings.TrimPrefix(url, "http://"), c.Path, c.Body, func(tokens []uint32) { got <- tokens }) {
+			t.Fatalf("%s: refused", c.Name)
+		}
+		if string(c.Chat) == "null" {
+			unlike++
+			continue
+		}
+		chat, _ := openai.AsChat(c.Path, c.Body) // c.Chat, but written as it is sent
+		var want struct{ Tokens []uint32 }
+		if err := json.Unmarshal(post(t, url+"/tokenize", string(chat)), &want); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case tokens := <-got:
+			if len(tokens) == 0 || !slices.Equal(tokens, want.Tokens) {
+				t.Errorf("%s: the tokens are %v, want %v", c.Name, tokens, want.Tokens)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: no tokens", c.Name)
+		}
+	}
+	for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(k.prompts.WithLabelValues("unsupported")) != unlike; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v prompts are unsupported, want %v", testutil.ToFloat64(k.prompts.WithLabelValues("unsupported")), unlike)
 		}
 	}
 }
