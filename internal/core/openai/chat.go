@@ -131,15 +131,11 @@ func (c *rendered) fromMessages(body []byte) bool {
 		return false
 	}
 	c.Model, c.TemplateKwargs = in.Model, in.TemplateKwargs
-	system := in.System.text
-	for _, raw := range in.System.parts {
-		var b anthropicBlock
-		if json.Unmarshal(raw, &b) != nil || b.Type != "text" {
-			return false
-		}
-		if !strings.HasPrefix(b.Text, billing) {
-			system += b.Text
-		}
+	system, ok := in.System.text, true
+	if in.System.list {
+		var all []string
+		all, ok = in.System.texts("text")
+		system = strings.Join(slices.DeleteFunc(all, func(text string) bool { return strings.HasPrefix(text, billing) }), "")
 	}
 	if system != "" {
 		c.Messages = append(c.Messages, chatMessage{Role: "system", Content: system})
@@ -149,7 +145,11 @@ func (c *rendered) fromMessages(body []byte) bool {
 			return false
 		}
 	}
-	for _, t := range in.Tools {
+	return ok && c.anthropicTools(in.Tools)
+}
+
+func (c *rendered) anthropicTools(tools []map[string]json.RawMessage) bool {
+	for _, t := range tools {
 		if kind := string(t["type"]); kind != "" && kind != `"custom"` && kind != "null" {
 			return false // the provider's own
 		}
