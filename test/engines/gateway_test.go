@@ -54,20 +54,27 @@ spec:
 		}
 	}
 	for i := range count {
-		n := &node{t: t, dir: t.TempDir(), path: os.Getenv("PATH"), exited: make(chan struct{})}
-		n.mark = "ENGINES_DATA_DIR=" + n.dir
-		n.cmd = exec.Command(binary, "gateway", "-f", file, "--listen", "127.0.0.1:0", "--grpc-listen", "", "--metrics-listen", "127.0.0.1:0")
+		var more []string
 		if share {
-			n.cmd.Args = append(n.cmd.Args, "--share-listen", shares[i], "--share-with", strings.Join(shares, ","), "--share-secret-file", secret)
+			more = []string{"--share-listen", shares[i], "--share-with", strings.Join(shares, ","), "--share-secret-file", secret}
 		}
-		n.launch(func(out string) bool {
-			n.gateway = after(out, "Roundhouse answers at  ")
-			n.admin = strings.TrimSuffix(after(out, "Metrics                "), "/metrics")
-			return n.gateway != "" && n.admin != ""
-		})
-		gateways = append(gateways, n)
+		gateways = append(gateways, startGateway(t, file, more...))
 	}
 	return gateways
+}
+
+// startGateway runs one with a file of manifests. Its admin has nothing but metrics.
+func startGateway(t *testing.T, file string, more ...string) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir(), path: os.Getenv("PATH"), exited: make(chan struct{})}
+	n.mark = "ENGINES_DATA_DIR=" + n.dir
+	n.cmd = exec.Command(binary, append([]string{"gateway", "-f", file, "--listen", "127.0.0.1:0", "--grpc-listen", "", "--metrics-listen", "127.0.0.1:0"}, more...)...)
+	n.launch(func(out string) bool {
+		n.gateway = after(out, "Roundhouse answers at  ")
+		n.admin = strings.TrimSuffix(after(out, "Metrics                "), "/metrics")
+		return n.gateway != "" && n.admin != ""
+	})
+	return n
 }
 
 // freeAddress is one at which nobody listens.

@@ -135,7 +135,7 @@ func (n *node) total(page, name string, want int) {
 func TestSGLangRouter(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
-	n.apply(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", `, args: [--kv-events-config, '{"publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}']`) + `  router:
+	n.apply(replaying(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", `, args: [--kv-events-config, '{"publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}']`)) + `  router:
     local:
       command: [python, -m, sglang_router.launch_router, --host, 127.0.0.1, --port, "{{.Port}}", --worker-urls, "http://$(ROUNDHOUSE_ENGINE_ADDRESS)",
         --health-check-interval-secs, "2"]
@@ -152,6 +152,8 @@ func TestSGLangRouter(t *testing.T) {
 	if err := heard.Wait(); err != nil {
 		t.Errorf("KV events: %v", err)
 	}
+	page := n.admin + "/metrics"
+	n.caughtUp(page, 1, 1)
 	kill(t, router.PID)
 	n.complete("hello by way of the next router")
 	if asked := n.figures(engine.metrics())["sglang:num_requests_total"]; asked < 2 {

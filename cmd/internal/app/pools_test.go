@@ -62,6 +62,21 @@ spec:
   criticality: Critical
   poolRef: {name: llama}
   targetModels: [{name: llama-v2}]
+---
+apiVersion: llm-d.ai/v1alpha2
+kind: InferenceObjective
+metadata: {name: first, annotations: {roundhouse.dev/ttft-target: 1ns}}
+spec: {priority: -1, poolRef: {name: llama}}
+---
+apiVersion: llm-d.ai/v1alpha2
+kind: InferenceObjective
+metadata: {name: each, annotations: {roundhouse.dev/tpot-target: 1ns}}
+spec: {priority: -1, poolRef: {name: llama}}
+---
+apiVersion: llm-d.ai/v1alpha2
+kind: InferenceObjective
+metadata: {name: relaxed, annotations: {roundhouse.dev/ttft-target: 1h, roundhouse.dev/tpot-target: 1h}}
+spec: {priority: -1, poolRef: {name: llama}}
 `, strings.Join(addresses, `", "`))
 	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)
@@ -119,6 +134,26 @@ spec:
 			t.Errorf("no %s among the metrics:\n%s", name, text)
 		}
 	}
+	// Targets that no endpoint can meet, of objectives and of requests.
+	for _, c := range []struct {
+		header []string
+		late   bool
+	}{
+		{[]string{"x-llm-d-inference-objective", "first"}, true},
+		{[]string{"x-llm-d-inference-objective", "each"}, true},
+		{[]string{"x-gateway-inference-objective", "first"}, true},
+		{[]string{"x-llm-d-inference-objective", "relaxed"}, false},
+		{[]string{"x-llm-d-inference-objective", "first", "x-llm-d-slo-ttft-ms", "3600000"}, false},
+		{[]string{"x-llm-d-inference-objective", "relaxed", "x-llm-d-slo-ttft-ms", "0.000001"}, true},
+		{[]string{"x-llm-d-inference-objective", "relaxed", "x-slo-ttft-ms", "0.000001"}, true},
+		{[]string{"x-llm-d-inference-objective", "relaxed", "x-llm-d-slo-tpot-ms", "0.000001"}, true},
+		{[]string{"x-llm-d-inference-objective", "relaxed", "x-slo-tpot-ms", "0.000001"}, true},
+	} {
+		to, body := ask(t, ctx, main, `{"model":"llama","prompt":"once more"}`, c.header...)
+		if late := to == "429" && strings.Contains(body, "latency target"); late != c.late {
+			t.Errorf("%v: sent to %s %s; want it refused for its target: %t", c.header, to, body, c.late)
+		}
+	}
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -160,7 +195,7 @@ func startEndpointPicker(t *testing.T, o EndpointPicker) (main, health *grpc.Cli
 
 // ask leads one conversation and returns where the request goes and its body,
 // or the status and the body it is refused with.
-func ask(t *testing.T, ctx context.Context, conn *grpc.ClientConn, body string) (to, sent string) {
+func ask(t *testing.T, ctx context.Context, conn *grpc.ClientConn, body string, header ...string) (to, sent string) {
 	t.Helper()
 	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
 	if err != nil {
@@ -194,7 +229,7 @@ func ask(t *testing.T, ctx context.Context, conn *grpc.ClientConn, body string) 
 		return last
 	}
 	step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
-		RequestHeaders: headers(":method", "POST", ":path", "/v1/completions", ":authority", "gw")}}, 0)
+		RequestHeaders: headers(append([]string{":method", "POST", ":path", "/v1/completions", ":authority", "gw"}, header...)...)}}, 0)
 	last := step(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
 		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}}, 2)
 	if sent != "" {

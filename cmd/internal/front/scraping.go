@@ -129,6 +129,9 @@ func eventsOf(r *replica.Replica, pool service.KVEvents) (kvevents.Source, bool)
 		return kvevents.Source{}, false
 	}
 	out := kvevents.Source{ID: r.ID, Address: net.JoinHostPort(host, strconv.Itoa(int(e.Port))), Topic: e.Topic}
+	if r.Service.Name != "" {
+		out.Service = r.Service.String()
+	}
 	if e.ReplayPort > 0 {
 		out.Replay = net.JoinHostPort(host, strconv.Itoa(int(e.ReplayPort)))
 	}

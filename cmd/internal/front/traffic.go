@@ -261,8 +261,10 @@ func (t *Traffic) Close() {
 
 // Register registers what t counts.
 func (t *Traffic) Register(reg prometheus.Registerer) error {
-	if err := reg.Register(t.scraping); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+	for _, c := range []prometheus.Collector{t.scraping, t.scraping.events, t.scraping.tokenizer} {
+		if err := reg.Register(c); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	return nil
 }

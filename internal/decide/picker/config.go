@@ -25,7 +25,8 @@ type Config struct {
 	// Balance bounds affinity: what an endpoint knows of prompts and sessions
 	// counts in full up to the mean of requests, and for nothing from Balance
 	// times the mean. Sole takes its place where the prompt goes on from
-	// what no other knows as much of. > 1
+	// what no other knows as much of; the more know as much, the nearer the bound
+	// is to Balance. > 1
 	Balance float64 `json:"balance,omitempty"`
 	Sole    float64 `json:"sole,omitempty"`
 	// Slack is how many requests, with the one to come, an endpoint may have

@@ -90,12 +90,13 @@ func prefix(p *pick, s *scoring, set []int32) []float64 {
 	if m.Longest == 0 {
 		return nil
 	}
-	// A prefix that several know as far, or a prompt that is known to its end,
-	// is what many ask for, and had better spread. What one alone knows, and
-	// that goes on, is a conversation.
+	// A prompt that is known to its end is what many ask for, and had better
+	// spread. What one alone knows, and that goes on, is a conversation. Of what
+	// several know as far, the more do, the more must be many's: two may be of two
+	// gateways, or of a moment when one was busy, and a third has to compute it.
 	sole := p.config.Balance
-	if m.Most == 1 && m.Longest < len(p.in.Blocks) {
-		sole = p.config.Sole
+	if m.Longest < len(p.in.Blocks) {
+		sole += (p.config.Sole - p.config.Balance) / float64(2*m.Most-1)
 	}
 	per := 1 / max(float64(len(p.in.Blocks)), s.Scale)
 	values, requests := p.out.values[:len(set)], p.out.requests[:len(set)]

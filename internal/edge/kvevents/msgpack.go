@@ -206,6 +206,7 @@ type message struct {
 	medium string
 	group  int64
 	spec   string // of the group's attention
+	salt   uint64 // a hash of the cache salt that SGLang states apart; 0 for none
 }
 
 // decode reads a batch and calls f with its events in order; they are valid
@@ -261,6 +262,12 @@ func (r *reader) event(m *message) {
 		return
 	}
 	r.fields(v, names, func(name string) { r.field(m, name) })
+	if m.salt != 0 {
+		m.Extra = append(m.Extra, make([]uint64, max(0, len(m.Blocks)-len(m.Extra)))...)
+		for i := range m.Extra {
+			m.Extra[i] = (m.Extra[i] ^ m.salt) | 1
+		}
+	}
 	switch m.kind {
 	case "BlockStored":
 		m.Kind = kvblocks.Stored
@@ -289,11 +296,15 @@ func (r *reader) field(m *message, name string) {
 		n := r.array(name)
 		m.Tokens = make([]uint32, 0, n)
 		for range n {
-			m.Tokens = append(m.Tokens, uint32(r.next().n))
+			m.Tokens = append(m.Tokens, r.token())
 		}
 	case "block_size":
 		if m.BlockTokens = int(r.next().n); m.BlockTokens < 0 || m.BlockTokens > 1<<20 {
 			r.fail(fmt.Errorf("block_size is %d", m.BlockTokens))
+		}
+	case "cache_salt":
+		if v := r.next(); v.kind == typeText {
+			m.salt = xxhash.Sum64(v.body) | 1
 		}
 	case "lora_name":
 		m.Adapter = string(r.next().body)
@@ -308,6 +319,21 @@ func (r *reader) field(m *message, name string) {
 	default:
 		r.skip(0)
 	}
+}
+
+// token reads a token. Where SGLang drafts by pairs it is a pair with the next one.
+func (r *reader) token() uint32 {
+	v := r.next()
+	if v.kind == typeArray && v.n > 0 {
+		rest := v.n - 1
+		v = r.next()
+		for range rest {
+			if r.skip(1); r.err != nil {
+				break
+			}
+		}
+	}
+	return uint32(v.n)
 }
 
 // hash reads an engine's hash, a number or bytes; false for nil.

@@ -14,9 +14,14 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/kvblocks"
 )
 
-// recorded are batches as the publisher of vLLM 0.32.0 encoded them.
-func recorded(t testing.TB) (out [][]byte) {
-	f, err := os.Open("testdata/vllm-0.32.0.hex")
+// recorded are batches as the publishers of vLLM 0.32.0 and SGLang 0.5.23 encoded
+// them.
+func recorded(t testing.TB) [][]byte {
+	return append(batches(t, "testdata/vllm-0.32.0.hex"), batches(t, "testdata/sglang-0.5.23.hex")...)
+}
+
+func batches(t testing.TB, file string) (out [][]byte) {
+	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +36,7 @@ func recorded(t testing.TB) (out [][]byte) {
 	return out
 }
 
-// arrays is a batch in the form of vLLM 0.11 and SGLang 0.5: structs are arrays.
+// arrays is a batch in the form of vLLM 0.11 and early SGLang 0.5: structs are arrays.
 // It is [1.5, [["BlockStored", [7], nil, [1, 2], 2, nil, "GPU"], ["BlockRemoved",
 // [-3]], ["AllBlocksCleared"], ["Later", 1, {}]]].
 var arrays = []byte("\x92\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00\x94" +
@@ -47,6 +52,12 @@ func TestDecode(t *testing.T) {
 		{{kind: "BlockStored", medium: "GPU", Event: kvblocks.Event{Blocks: []uint64{7}, Tokens: []uint32{1, 2, 3, 4}, BlockTokens: 4, Adapter: "sql"}},
 			{kind: "BlockRemoved", medium: "CPU", Event: kvblocks.Event{Kind: kvblocks.Removed, Blocks: []uint64{7}}}},
 		{{kind: "AllBlocksCleared", Event: kvblocks.Event{Kind: kvblocks.Cleared}}},
+		// SGLang: a cache salt, and pairs of tokens.
+		{{kind: "BlockStored", medium: "GPU", Event: kvblocks.Event{Blocks: []uint64{7}, Tokens: []uint32{1, 2}, BlockTokens: 2}},
+			{kind: "BlockStored", medium: "GPU", salt: xxhash.Sum64String("s") | 1, Event: kvblocks.Event{Blocks: []uint64{1<<64 - 8}, Parent: 7, HasParent: true, Tokens: []uint32{3, 70000}, BlockTokens: 2, Extra: []uint64{1}}}},
+		{{kind: "BlockStored", medium: "GPU", Event: kvblocks.Event{Blocks: []uint64{9}, Tokens: []uint32{1, 2}, BlockTokens: 2, Adapter: "sql"}},
+			{kind: "BlockRemoved", medium: "CPU_PINNED", Event: kvblocks.Event{Kind: kvblocks.Removed, Blocks: []uint64{7}}},
+			{kind: "AllBlocksCleared", Event: kvblocks.Event{Kind: kvblocks.Cleared}}},
 		{{kind: "BlockStored", medium: "GPU", Event: kvblocks.Event{Blocks: []uint64{7}, Tokens: []uint32{1, 2}, BlockTokens: 2}},
 			{kind: "BlockRemoved", Event: kvblocks.Event{Kind: kvblocks.Removed, Blocks: []uint64{1<<64 - 3}}},
 			{kind: "AllBlocksCleared", Event: kvblocks.Event{Kind: kvblocks.Cleared}},

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -28,6 +29,8 @@ type Source struct {
 	// none.
 	Replay string
 	Topic  string // prefix of the topics that are subscribed to
+	// Service is the one whose replica the endpoint is, for metrics; "" for none.
+	Service string
 }
 
 // Sink is told of events. Calls for one endpoint come one after the other, those
@@ -58,10 +61,11 @@ const maxSources = 1024
 
 // Subscriber follows endpoints. Its methods are safe for concurrent use.
 type Subscriber struct {
-	cfg  Config
-	ctx  context.Context
-	stop context.CancelFunc
-	done sync.WaitGroup
+	cfg     Config
+	metrics metrics
+	ctx     context.Context
+	stop    context.CancelFunc
+	done    sync.WaitGroup
 
 	mu      sync.Mutex
 	pools   map[string][]Source
@@ -79,7 +83,7 @@ func New(cfg Config) (*Subscriber, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	s := &Subscriber{cfg: cfg, pools: map[string][]Source{}, sources: map[string]*subscription{}}
+	s := &Subscriber{cfg: cfg, metrics: newMetrics(), pools: map[string][]Source{}, sources: map[string]*subscription{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -113,19 +117,24 @@ func (s *Subscriber) SetPool(name string, sources []Source) error {
 		want[one.ID] = one
 	}
 	for id, sub := range s.sources {
-		if source, ok := want[id]; !ok || source != sub.source {
+		if _, ok := want[id]; !ok {
 			sub.stop()
 			delete(s.sources, id)
 		}
 	}
 	for id, source := range want {
-		if s.sources[id] != nil {
+		last := s.sources[id]
+		if last != nil && last.source == source {
 			continue
 		}
-		if len(s.sources) >= maxSources {
+		if last == nil && len(s.sources) >= maxSources {
 			return fmt.Errorf("kvevents: endpoint %s is one more than can be followed (%d)", id, maxSources)
 		}
-		sub := &subscription{cfg: &s.cfg, source: source, log: s.cfg.Log.With("endpoint", id, "address", source.Address)}
+		sub := &subscription{cfg: &s.cfg, source: source, counts: &counts{}, ended: make(chan struct{}), log: s.cfg.Log.With("endpoint", id, "address", source.Address)}
+		if last != nil { // it publishes elsewhere now
+			last.stop()
+			sub.counts, sub.after = last.counts, last.ended
+		}
 		var ctx context.Context
 		ctx, sub.stop = context.WithCancel(s.ctx)
 		s.sources[id] = sub
@@ -134,11 +143,15 @@ func (s *Subscriber) SetPool(name string, sources []Source) error {
 	return nil
 }
 
-// subscription follows one endpoint. All but stop is its goroutine's.
+// subscription follows one endpoint. All but stop, counts and ended is its
+// goroutine's.
 type subscription struct {
 	cfg     *Config
 	source  Source
 	stop    context.CancelFunc
+	counts  *counts
+	after   <-chan struct{} // closed when the endpoint's last subscription has ended; nil for none
+	ended   chan struct{}
 	log     *slog.Logger
 	next    uint64         // the sequence number that comes next
 	known   bool           // next is known
@@ -148,6 +161,10 @@ type subscription struct {
 }
 
 func (s *subscription) run(ctx context.Context) {
+	defer close(s.ended)
+	if s.after != nil {
+		<-s.after // its last word is that nothing is known
+	}
 	pause := s.cfg.Pause
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -155,6 +172,7 @@ func (s *subscription) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
+		s.counts.failures[reasonOf(err)].Add(1)
 		if !s.told {
 			s.log.Warn("KV events cannot be followed; what was sent there counts instead", "error", err)
 			s.told = true
@@ -168,7 +186,29 @@ func (s *subscription) run(ctx context.Context) {
 		}
 		pause = min(2*pause, s.cfg.MaxPause)
 	}
+	s.reset()
+}
+
+func (s *subscription) reset() {
+	s.counts.exact.Store(false)
 	s.cfg.Sink.KVReset(s.source.ID)
+}
+
+// unreached is an error before there was a connection.
+type unreached struct{ error }
+
+func (u *unreached) Unwrap() error { return u.error }
+
+// reasonOf is why a connection was given up: what is wrong with neither reaching
+// the publisher nor reading from it is wrong with what it sent.
+func reasonOf(err error) reason {
+	if _, ok := errors.AsType[*unreached](err); ok {
+		return unreachable
+	}
+	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return lost
+	}
+	return malformed
 }
 
 // follow subscribes and reads until something fails.
@@ -205,7 +245,7 @@ func (s *subscription) follow(ctx context.Context) error {
 func (s *subscription) dial(ctx context.Context, address, kind string) (c *conn, release func(), err error) {
 	raw, err := s.cfg.Dial(ctx, "tcp", address)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, &unreached{err}
 	}
 	unhook := context.AfterFunc(ctx, func() { _ = raw.Close() }) // its reader fails
 	release = func() {
@@ -214,7 +254,7 @@ func (s *subscription) dial(ctx context.Context, address, kind string) (c *conn,
 	}
 	if c, err = handshake(raw, kind); err != nil {
 		release()
-		return nil, nil, fmt.Errorf("%s: %w", address, err)
+		return nil, nil, &unreached{fmt.Errorf("%s: %w", address, err)}
 	}
 	return c, release, nil
 }
@@ -222,31 +262,50 @@ func (s *subscription) dial(ctx context.Context, address, kind string) (c *conn,
 // catchUp takes what was published before the connection. What comes meanwhile
 // waits in the connection.
 func (s *subscription) catchUp(ctx context.Context) {
-	if s.known && (s.source.Replay == "" || s.replay(ctx, true) != nil) {
+	if s.known && (s.source.Replay == "" || s.ask(ctx, true, s.next) != nil) {
 		s.forget() // it may be another process, and began to count anew
 	}
 	if s.source.Replay != "" && !s.known {
-		s.missed(s.replay(ctx, false))
+		_ = s.ask(ctx, false, 0) // is logged
 	}
 }
 
-func (s *subscription) missed(err error) {
+// ask asks for the batches from the next on, at least to the one before until,
+// and counts what comes of it. verify is as in replay.
+func (s *subscription) ask(ctx context.Context, verify bool, until uint64) error {
+	whole, err := s.replay(ctx, verify)
 	if err != nil {
 		s.log.Debug("missed KV events cannot be asked for", "error", err)
 	}
+	came := complete
+	switch {
+	case errors.Is(err, errOther):
+		came = stale
+	case err != nil:
+		if came = failed; reasonOf(err) == malformed {
+			s.counts.failures[malformed].Add(1)
+		}
+	case !whole || s.next < until:
+		came = partial
+	}
+	s.counts.replays[came].Add(1)
+	return err
 }
 
 // forget begins anew with an engine of which nothing is known.
 func (s *subscription) forget() {
 	s.next, s.known, s.skipped = 0, false, nil
-	s.cfg.Sink.KVReset(s.source.ID)
+	s.reset()
 }
 
 // take takes a batch from the publisher. One that was replayed already is
 // dropped; those that are missing are asked for.
 func (s *subscription) take(ctx context.Context, seq uint64, payload []byte) error {
-	if s.known && seq > s.next && s.source.Replay != "" {
-		s.missed(s.replay(ctx, false))
+	if s.known && seq > s.next {
+		s.counts.gaps.Add(1)
+		if s.source.Replay != "" {
+			_ = s.ask(ctx, false, seq) // is logged
+		}
 	}
 	if s.known && seq < s.next {
 		return nil
@@ -260,22 +319,34 @@ func (s *subscription) apply(seq uint64, payload []byte) error {
 		s.forget()
 	}
 	s.next, s.known, s.last = seq+1, true, xxhash.Sum64(payload)
-	return decode(payload, func(m *message) {
-		if m.kind == "BlockStored" && m.spec != "" && !strings.Contains(m.spec, "full") && !strings.Contains(m.spec, "mla") {
-			if s.skipped == nil {
-				s.skipped = map[int64]bool{}
-			}
-			if len(s.skipped) < maxGroups {
-				s.skipped[m.group] = true
-			}
-			return
+	return decode(payload, s.event)
+}
+
+// event tells the sink of an event, unless its blocks do not count.
+func (s *subscription) event(m *message) {
+	if m.kind == "BlockStored" && m.spec != "" && !strings.Contains(m.spec, "full") && !strings.Contains(m.spec, "mla") {
+		if s.skipped == nil {
+			s.skipped = map[int64]bool{}
 		}
-		known := m.kind == "BlockStored" || m.kind == "BlockRemoved" || m.kind == "AllBlocksCleared"
-		// Blocks in other memory than the GPU's are slow to use.
-		if onGPU := m.medium == "" || strings.EqualFold(m.medium, "gpu"); known && onGPU && !s.skipped[m.group] {
-			s.cfg.Sink.KVEvent(s.source.ID, &m.Event)
+		if len(s.skipped) < maxGroups {
+			s.skipped[m.group] = true
 		}
-	})
+		s.counts.events[ignored].Add(1)
+		return
+	}
+	known := m.kind == "BlockStored" || m.kind == "BlockRemoved" || m.kind == "AllBlocksCleared"
+	// Blocks in other memory than the GPU's are slow to use.
+	if onGPU := m.medium == "" || strings.EqualFold(m.medium, "gpu"); !known || !onGPU || s.skipped[m.group] {
+		s.counts.events[ignored].Add(1)
+		return
+	}
+	s.cfg.Sink.KVEvent(s.source.ID, &m.Event)
+	// The metrics never say more than the sink knows.
+	if m.Kind != kvblocks.Cleared {
+		s.counts.blocks[m.Kind].Add(uint64(len(m.Blocks)))
+	}
+	s.counts.events[m.Kind].Add(1)
+	s.counts.exact.Store(true)
 }
 
 // maxGroups is how many groups of layers of an engine are told apart.
@@ -293,13 +364,14 @@ const (
 var errOther = errors.New("the publisher is another process than before")
 
 // replay asks for the batches from the next on. With verify it asks for the one
-// before too, which must be the one that came.
-func (s *subscription) replay(ctx context.Context, verify bool) error {
+// before too, which must be the one that came. It reports whether none was missing
+// before one that came.
+func (s *subscription) replay(ctx context.Context, verify bool) (whole bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()
 	c, release, err := s.dial(ctx, s.source.Replay, "DEALER")
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer release()
 	from := s.next
@@ -307,37 +379,39 @@ func (s *subscription) replay(ctx context.Context, verify bool) error {
 		from--
 	}
 	if err := c.send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
-		return err
+		return false, err
 	}
+	whole = true
 	for range maxReplay {
 		frames, err := c.message()
 		if err != nil {
-			return err
+			return false, err
 		}
 		// An empty frame, since vLLM 0.32 the topic, the number and the batch.
 		n := len(frames)
 		if n != 3 && n != 4 || len(frames[n-2]) != 8 {
-			return fmt.Errorf("an answer is no sequence number and batch: it has %d frames", n)
+			return false, fmt.Errorf("an answer is no sequence number and batch: it has %d frames", n)
 		}
 		seq, payload := binary.BigEndian.Uint64(frames[n-2]), frames[n-1]
 		if verify {
 			if seq != from || xxhash.Sum64(payload) != s.last {
-				return errOther
+				return false, errOther
 			}
 			verify = false
 			continue
 		}
 		if seq == endOfReplay {
-			return nil
+			return whole, nil
 		}
 		if seq < s.next {
 			continue
 		}
+		whole = whole && seq == s.next
 		if err := s.apply(seq, payload); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return fmt.Errorf("more than %d batches were replayed", maxReplay)
+	return false, fmt.Errorf("more than %d batches were replayed", maxReplay)
 }
 
 // endOfReplay is the sequence number behind the last batch: -1.

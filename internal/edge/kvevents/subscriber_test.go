@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +19,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/decide/kvblocks"
@@ -162,7 +168,7 @@ func TestFollowsAnEngine(t *testing.T) {
 	url, stop := engine(t, publish, replay)
 	ask(t, url, 640) // 50 blocks
 	sink := newRecorder()
-	follow(t, sink, Source{ID: "e", Address: publish, Replay: replay, Topic: "kv@"})
+	s := follow(t, sink, Source{ID: "e", Address: publish, Replay: replay, Topic: "kv@"})
 	sink.until(t, "the blocks of before", func() bool { return sink.engine.Len() == 50 })
 
 	var answer struct{ Tokens []uint32 }
@@ -195,6 +201,52 @@ func TestFollowsAnEngine(t *testing.T) {
 	url, _ = engine(t, publish, replay)
 	ask(t, url, 320)
 	sink.until(t, "the next process", func() bool { return sink.resets > before && sink.engine.Len() == 25 })
+	got := counted(t, s, "e", func(m map[string]float64) bool { return m["replays_total complete"] >= 2 })
+	if got["failures_total lost"] < 1 || got["failures_total malformed"] != 0 || got["replays_total stale"] != 1 || got["exact"] != 1 ||
+		got["read_total stored"] < 3 || got["blocks_total stored"] < 50+200+25 || got["blocks_total removed"] < 1 {
+		t.Errorf("the metrics say %v", got)
+	}
+}
+
+// counted are the metrics of an endpoint, without their prefix and with the label
+// besides service and endpoint, once they are as wanted. The sink hears of a thing
+// before it is counted.
+func counted(t *testing.T, s *Subscriber, endpoint string, wanted func(map[string]float64) bool) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(s)
+	for late := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := strings.TrimPrefix(f.GetName(), "roundhouse_kv_events_")
+				labels := map[string]string{}
+				for _, l := range m.GetLabel() {
+					labels[l.GetName()] = l.GetValue()
+				}
+				if labels["endpoint"] != endpoint {
+					continue
+				}
+				got["of "+labels["service"]]++
+				delete(labels, "endpoint")
+				delete(labels, "service")
+				for _, v := range labels {
+					name += " " + v
+				}
+				got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+		if wanted(got) {
+			return got
+		}
+		if time.Now().After(late) {
+			t.Fatalf("not in 20 s: the metrics say %v", got)
+		}
+	}
 }
 
 // storedBatch is a batch with block n, without a parent.
@@ -245,12 +297,21 @@ func TestGaps(t *testing.T) {
 			_ = z.send(nil, bytes.Repeat([]byte{0xff}, 8), nil)
 		})
 		sink := newRecorder()
-		follow(t, sink, Source{ID: "e", Address: pub, Replay: router})
+		s := follow(t, sink, Source{ID: "e", Address: pub, Replay: router})
 		want, resets := 5, 0
 		if lost {
 			want, resets = 1, 1
 		}
 		sink.until(t, "the last batch", func() bool { return sink.engine.Len() == want && sink.events >= 3 && sink.resets == resets })
+		// The first question is before any batch.
+		whole, part := 2., 0.
+		if lost {
+			whole, part = 1, 1
+		}
+		counted(t, s, "e", func(m map[string]float64) bool {
+			return m["gaps_total"] == 1 && m["replays_total complete"] == whole && m["replays_total partial"] == part &&
+				m["blocks_total stored"] == m["read_total stored"] && m["failures_total malformed"] == 0
+		})
 	}
 }
 
@@ -284,25 +345,29 @@ func script(t *testing.T, socket string, f func(z *conn)) string {
 func TestHostilePublishers(t *testing.T) {
 	greeting := append([]byte("\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL"), make([]byte, 48)...)
 	ready := "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"
-	for name, says := range map[string]string{
-		"HTTP":                 "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\nX-Padding: 0123456789\r\n\r\n",
-		"another mechanism":    strings.Replace(string(greeting), "NULL", "CURV", 1),
-		"an old version":       strings.Replace(string(greeting), "\x7f\x03", "\x7f\x01", 1),
-		"an error":             string(greeting) + "\x04\x0a\x05ERROR\x03no!",
-		"a huge frame":         string(greeting) + ready + "\x02\x7f\xff\xff\xff\xff\xff\xff\xff",
-		"unknown flags":        string(greeting) + ready + "\xf0\x00",
-		"too many frames":      string(greeting) + ready + strings.Repeat("\x01\x00", 100),
-		"a message too short":  string(greeting) + ready + "\x00\x01x",
-		"no MessagePack":       string(greeting) + ready + "\x01\x00\x01\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\xc1",
-		"a command in between": string(greeting) + ready + "\x01\x00\x04\x01x",
+	for name, c := range map[string]struct {
+		says string
+		why  reason
+	}{
+		"HTTP":                 {"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\nX-Padding: 0123456789\r\n\r\n", unreachable},
+		"another mechanism":    {strings.Replace(string(greeting), "NULL", "CURV", 1), unreachable},
+		"an old version":       {strings.Replace(string(greeting), "\x7f\x03", "\x7f\x01", 1), unreachable},
+		"an error":             {string(greeting) + "\x04\x0a\x05ERROR\x03no!", unreachable},
+		"a huge frame":         {string(greeting) + ready + "\x02\x7f\xff\xff\xff\xff\xff\xff\xff", malformed},
+		"unknown flags":        {string(greeting) + ready + "\xf0\x00", malformed},
+		"too many frames":      {string(greeting) + ready + strings.Repeat("\x01\x00", 100), malformed},
+		"a message too short":  {string(greeting) + ready + "\x00\x01x", malformed},
+		"no MessagePack":       {string(greeting) + ready + "\x01\x00\x01\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\xc1", malformed},
+		"a command in between": {string(greeting) + ready + "\x01\x00\x04\x01x", malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, server) }()
-			go func() { _, _ = server.Write([]byte(says)); _ = server.Close() }()
-			s := &subscription{cfg: &Config{Sink: newRecorder(), Dial: func(context.Context, string, string) (net.Conn, error) { return client, nil }}, source: Source{Address: "peer:1"}}
-			if err := s.follow(t.Context()); err == nil {
-				t.Error("it is no error")
+			t.Cleanup(func() { _ = server.Close() }) // not before: what it says is what fails
+			go func() { _, _ = server.Write([]byte(c.says)) }()
+			s := &subscription{counts: &counts{}, cfg: &Config{Sink: newRecorder(), Dial: func(context.Context, string, string) (net.Conn, error) { return client, nil }}, source: Source{Address: "peer:1"}}
+			if err := s.follow(t.Context()); err == nil || reasonOf(err) != c.why {
+				t.Errorf("it is %q (%v), want %q", reasonLabels[reasonOf(err)], err, reasonLabels[c.why])
 			}
 		})
 	}
@@ -310,10 +375,17 @@ func TestHostilePublishers(t *testing.T) {
 
 func TestSetPool(t *testing.T) {
 	sink := newRecorder()
-	s := follow(t, sink, Source{ID: "a", Address: "127.0.0.1:1"}, Source{ID: "b", Address: "127.0.0.1:1"})
+	s := follow(t, sink, Source{ID: "a", Address: "127.0.0.1:1"}, Source{ID: "b", Address: "127.0.0.1:1", Service: "ns/s"})
+	none := func(m map[string]float64) bool { return len(m) == 0 }
+	counted(t, s, "a", func(m map[string]float64) bool { return m["failures_total unreachable"] > 1 && m["of "] > 0 })
+	failures := counted(t, s, "b", func(m map[string]float64) bool { return m["failures_total unreachable"] > 1 && m["of ns/s"] > 0 })
 	count := func() int { s.mu.Lock(); defer s.mu.Unlock(); return len(s.sources) }
-	_ = s.SetPool("q", []Source{{ID: "b", Address: "127.0.0.1:1"}})
+	_ = s.SetPool("q", []Source{{ID: "b", Address: "127.0.0.1:2"}})
 	_ = s.SetPool("p", nil)
+	counted(t, s, "a", none)
+	counted(t, s, "b", func(m map[string]float64) bool { // at another address it is the same endpoint
+		return m["failures_total unreachable"] >= failures["failures_total unreachable"]
+	})
 	if count() != 1 {
 		t.Errorf("%d endpoints are followed, want b", count())
 	}
@@ -345,14 +417,14 @@ func TestTokenizer(t *testing.T) {
 	k := NewTokenizer()
 	defer k.Close()
 	got := make(chan []uint32, 1)
-	if !k.Tokenize(at, []byte("{}"), func(tokens []uint32) { got <- tokens }) {
+	if !k.Tokenize(at, "/v1/completions", []byte("{}"), func(tokens []uint32) { got <- tokens }) {
 		t.Fatal("refused")
 	}
 	if tokens := <-got; len(tokens) != 2 || tokens[1] != 70000 {
 		t.Errorf("the tokens are %v", tokens)
 	}
 	// An engine without the call is asked once.
-	if !k.Tokenize(at, []byte("{}"), func([]uint32) { t.Error("an error has tokens") }) {
+	if !k.Tokenize(at, "/v1/completions", []byte("{}"), func([]uint32) { t.Error("an error has tokens") }) {
 		t.Fatal("refused")
 	}
 	for deadline := time.Now().Add(10 * time.Second); !k.refused(at); time.Sleep(time.Millisecond) {
@@ -360,8 +432,68 @@ func TestTokenizer(t *testing.T) {
 			t.Fatal("it is asked again")
 		}
 	}
-	if k.Tokenize(at, []byte("{}"), nil) || k.Tokenize("127.0.0.1:1", make([]byte, tokenizeBytes+1), nil) {
+	if k.Tokenize(at, "/v1/completions", []byte("{}"), nil) || k.Tokenize("127.0.0.1:1", "/v1/completions", make([]byte, tokenizeBytes+1), nil) {
 		t.Error("an engine that does not tokenize, or too large a body, is not refused")
+	}
+	if !k.Tokenize("127.0.0.1:1", "/v1/completions", []byte("{}"), nil) {
+		t.Error("an engine that is not there is refused before it was asked")
+	}
+	for label, want := range map[string]float64{"tokenized": 1, "refused": 2, "skipped": 1, "failed": 1} {
+		for deadline := time.Now().Add(10 * time.Second); testutil.ToFloat64(k.prompts.WithLabelValues(label)) != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%v prompts are %s, want %v", testutil.ToFloat64(k.prompts.WithLabelValues(label)), label, want)
+			}
+		}
+	}
+}
+
+// TestTokenizesAsChats: the tokens of a call of the Responses or the Messages API are
+// those of the chat that engines make of it.
+func TestTokenizesAsChats(t *testing.T) {
+	var cases []struct {
+		Name, Path string
+		Body, Chat json.RawMessage
+	}
+	raw, err := os.ReadFile("../../core/openai/testdata/chats.json")
+	if err == nil {
+		err = json.Unmarshal(raw, &cases)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := simulate.DefaultConfig()
+	cfg.Models = []string{"m"}
+	url, _ := serve(t, cfg)
+	k := NewTokenizer()
+	defer k.Close()
+	unlike := 0.
+	for _, c := range cases {
+		got := make(chan []uint32, 1)
+		if !k.Tokenize(strings.TrimPrefix(url, "http://"), c.Path, c.Body, func(tokens []uint32) { got <- tokens }) {
+			t.Fatalf("%s: refused", c.Name)
+		}
+		if string(c.Chat) == "null" {
+			unlike++
+			continue
+		}
+		chat, _ := openai.AsChat(c.Path, c.Body) // c.Chat, but written as it is sent
+		var want struct{ Tokens []uint32 }
+		if err := json.Unmarshal(post(t, url+"/tokenize", string(chat)), &want); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case tokens := <-got:
+			if len(tokens) == 0 || !slices.Equal(tokens, want.Tokens) {
+				t.Errorf("%s: the tokens are %v, want %v", c.Name, tokens, want.Tokens)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: no tokens", c.Name)
+		}
+	}
+	for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(k.prompts.WithLabelValues("unsupported")) != unlike; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v prompts are unsupported, want %v", testutil.ToFloat64(k.prompts.WithLabelValues("unsupported")), unlike)
+		}
 	}
 }
 

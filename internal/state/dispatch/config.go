@@ -56,10 +56,10 @@ type Config struct {
 	// Lost is told the id of a replica that could not be reached, or that ended
 	// a request's connection before it answered; nil tells nobody.
 	Lost func(id string)
-	// Tokenize asks the engine at an address for the tokens of a request's
-	// prompt, and then calls done. It must not block; it returns false where it
-	// does not ask. nil asks nobody.
-	Tokenize func(address string, body []byte, done func(tokens []uint32)) bool
+	// Tokenize asks the engine at an address for the tokens of the prompt of a
+	// request to a path, and then calls done. It must not block; it returns false
+	// where it does not ask. nil asks nobody.
+	Tokenize func(address, path string, body []byte, done func(tokens []uint32)) bool
 	// Sent is told that an endpoint began to answer a prompt of these blocks; nil
 	// tells nobody. It must neither block nor keep blocks.
 	Sent func(endpoint string, blocks []uint64)

@@ -1,9 +1,9 @@
 package dispatch
 
 import (
-	"strings"
 	"sync"
 
+	"roundhouse.dev/roundhouse/internal/core/openai"
 	"roundhouse.dev/roundhouse/internal/decide/kvblocks"
 )
 
@@ -125,7 +125,7 @@ const minNewBlocks = 4
 func (g *Grant) Tokenize(path string, parts ...[]byte) {
 	d, x := g.pool.d, g.reservation.slot
 	if d.cfg.Tokenize == nil || x == nil || !x.endpoint.events.Load() || g.hash == nil || len(g.hash.blocks) < minNewBlocks ||
-		!strings.HasSuffix(path, "/completions") {
+		!openai.RendersAsChat(path) {
 		return
 	}
 	c := &d.caches
@@ -149,7 +149,7 @@ func (g *Grant) Tokenize(path string, parts ...[]byte) {
 	}
 	p := kvblocks.Prompt{Texts: append([]uint64(nil), g.hash.blocks...), BlockBytes: d.cfg.Index.BlockBytes, Bytes: g.bytes, Adapter: g.pool.adapterOf(g)}
 	id := g.replica
-	d.cfg.Tokenize(g.address, body, func(tokens []uint32) {
+	d.cfg.Tokenize(g.address, path, body, func(tokens []uint32) {
 		p.Tokens = tokens
 		d.learn(id, &p)
 	})

@@ -11,6 +11,12 @@ import (
 // computed for others, and no longer once it has evicted them. After missed
 // events what was sent counts again.
 func TestKVEvents(t *testing.T) {
+	for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"} {
+		t.Run(path, func(t *testing.T) { testKVEvents(t, path) })
+	}
+}
+
+func testKVEvents(t *testing.T, called string) {
 	text := strings.Repeat("word ", 1024) // 20 blocks of text
 	tokens := make([]uint32, len(text)/4)
 	for i := range tokens {
@@ -18,9 +24,9 @@ func TestKVEvents(t *testing.T) {
 	}
 	asked := 0
 	d, _ := start(t, func(c *Config) {
-		c.Tokenize = func(address string, body []byte, done func([]uint32)) bool {
-			if asked++; string(body) != "a body" {
-				t.Errorf("%s is asked for %q", address, body)
+		c.Tokenize = func(address, path string, body []byte, done func([]uint32)) bool {
+			if asked++; string(body) != "a body" || path != called {
+				t.Errorf("%s is asked for %s with %q", address, path, body)
 			}
 			done(tokens)
 			return true
@@ -43,7 +49,8 @@ func TestKVEvents(t *testing.T) {
 	}
 	send := func() string {
 		g := grantOf(t, d, request)
-		g.Tokenize("/v1/completions", []byte("a "), []byte("body"))
+		g.Tokenize("/v1/embeddings", []byte("another")) // is no call whose prompt is asked for
+		g.Tokenize(called, []byte("a "), []byte("body"))
 		g.FirstByte()
 		g.Done(Outcome{})
 		return g.Replica()

@@ -218,3 +218,26 @@ func TestGatewaysShare(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsOfSeveralGateways: to know what engines computed for another gateway is
+// never worse than not to know it. Where memory is ample, prompts that two engines
+// hold must not for that alone be spread to more, which compute them again.
+func TestEventsOfSeveralGateways(t *testing.T) {
+	for _, rate := range []float64{8, 12} {
+		p90 := func(events bool) float64 {
+			cfg := DefaultConfig()
+			cfg.Gateways, cfg.Events, cfg.Physics.KVBlocks = 2, events, 8192
+			var all []float64
+			for seed := range uint64(3) {
+				all = append(all, replayed(t, cfg, "shared-prefix", 2000, rate, seed+1).First.P90)
+			}
+			slices.Sort(all)
+			return all[1]
+		}
+		without, with := p90(false), p90(true)
+		t.Logf("%g requests a second: 90 %% begin within %.3f s, with events within %.3f s", rate, without, with)
+		if with > without*1.1 {
+			t.Errorf("%g requests a second: with events 90 %% begin within %.3f s, without within %.3f s", rate, with, without)
+		}
+	}
+}
