@@ -139,7 +139,7 @@ spec:
       routerType: Sequence
       steps:
       - {name: one, serviceName: first}
-      - {name: all, nodeName: ensemble, data: $request, condition: "predictions.#(>0)"}
+      - {name: all, nodeName: ensemble, data: $request, condition: "predictions"}
     ensemble:
       routerType: Ensemble
       steps:
