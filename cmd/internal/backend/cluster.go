@@ -188,6 +188,9 @@ func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, er
 	if kinds == "benchmarkjobs" {
 		return nil, errors.New("a BenchmarkJob is run by a running up: `roundhouse bench SERVICE --context CONTEXT` sends a load to a service of a cluster")
 	}
+	if kinds == "localmodelcaches" || kinds == "localmodelnodegroups" {
+		return nil, errors.New("models are fetched ahead of their use by a running up alone: a cluster fetches them as pods start")
+	}
 	if kinds == "configmaps" {
 		return nil, errors.New("kubectl lists the ConfigMaps of a cluster")
 	}

@@ -155,6 +155,16 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 	if kind == "benchmarkjobs" {
 		return benchmarks(w, list)
 	}
+	if kind == "localmodelcaches" {
+		return modelCaches(w, list)
+	}
+	if kind == "localmodelnodegroups" {
+		_, _ = fmt.Fprintln(tw, "NAME\tLIMIT")
+		for _, o := range list {
+			_, _ = fmt.Fprintf(tw, "%s\t%s\n", o.Name, command.SizeText(o.Limit))
+		}
+		return tw.Flush()
+	}
 	if kind == "bases" || kind == "configmaps" {
 		_, _ = fmt.Fprintln(tw, "NAMESPACE\tNAME")
 		for _, o := range list {

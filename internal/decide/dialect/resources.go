@@ -41,6 +41,9 @@ func (r *Resource) ClusterScoped() bool {
 	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == manifest.KindFineTunedWeight || r.Kind == manifest.KindAcceleratorClass
 }
 
+// LLMService is KServe's kind of services for language models.
+const LLMService = llmisvc.KindService
+
 const (
 	serviceID = "service"
 	runtimeID = "runtime"
@@ -53,6 +56,10 @@ const (
 	// ConfigMapID is that of ConfigMaps that services name. Of those in an API server
 	// nothing else is read.
 	ConfigMapID = "configmap"
+	// CacheID and NodeGroupID are those of models that are fetched ahead of their use,
+	// and of the nodes that keep them.
+	CacheID     = "localmodelcache"
+	NodeGroupID = "localmodelnodegroup"
 	// ReserveID is that of Reserves, which are no part of the desired state of
 	// services.
 	ReserveID = "reserve"
