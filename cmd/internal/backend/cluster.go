@@ -181,7 +181,7 @@ func (*Cluster) FollowRequests(context.Context, admin.RequestQuery, func(admin.R
 }
 
 // ids are the IDs of kinds whose plurals commands use.
-var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "acceleratorclasses": dialect.AcceleratorID, "reserves": dialect.ReserveID}
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "acceleratorclasses": dialect.AcceleratorID, "clusterstoragecontainers": dialect.StorageContainerID, "reserves": dialect.ReserveID}
 
 // Objects implements Backend.
 func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {
@@ -210,6 +210,8 @@ func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, er
 			one = admin.RuntimeOf(*m.Runtime)
 		case m.Base != nil:
 			one = admin.BaseOf(*m.Base)
+		case m.StorageContainer != nil:
+			one = admin.StorageContainerOf(*m.StorageContainer)
 		case m.Accelerator != nil:
 			one = admin.AcceleratorOf(*m.Accelerator)
 		default:

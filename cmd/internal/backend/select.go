@@ -35,6 +35,7 @@ var kinds = map[string]string{
 	"benchmarkjob": "benchmarkjobs", "benchmarkjobs": "benchmarkjobs",
 	"localmodelcache": "localmodelcaches", "localmodelcaches": "localmodelcaches", "localmodelnamespacecache": "localmodelcaches", "localmodelnamespacecaches": "localmodelcaches",
 	"localmodelnodegroup": "localmodelnodegroups", "localmodelnodegroups": "localmodelnodegroups",
+	"clusterstoragecontainer": "clusterstoragecontainers", "clusterstoragecontainers": "clusterstoragecontainers",
 	"secret": "secrets", "secrets": "secrets", "serviceaccount": "serviceaccounts", "serviceaccounts": "serviceaccounts", "sa": "serviceaccounts",
 	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
 	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
@@ -108,7 +109,7 @@ func (s Selection) unknownKind(err error) error {
 	if hint != "" {
 		hint = "; " + hint
 	}
-	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, localmodelcaches, localmodelnodegroups, secrets and serviceaccounts%s", name, hint)
+	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, localmodelcaches, localmodelnodegroups, clusterstoragecontainers, secrets and serviceaccounts%s", name, hint)
 }
 
 // notFound reports whether an error is of an object that does not exist.

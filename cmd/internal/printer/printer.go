@@ -172,6 +172,13 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 		}
 		return tw.Flush()
 	}
+	if kind == "clusterstoragecontainers" {
+		_, _ = fmt.Fprintln(tw, "NAME\tURIS")
+		for _, o := range list {
+			_, _ = fmt.Fprintf(tw, "%s\t%s\n", o.Name, orDash(o.Formats))
+		}
+		return tw.Flush()
+	}
 	if kind == "acceleratorclasses" {
 		_, _ = fmt.Fprintln(tw, "NAME\tACCELERATOR")
 		for _, o := range list {

@@ -12,7 +12,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/gateway"
@@ -58,11 +57,12 @@ const (
 	KindAccelerator = manifest.KindAccelerator
 	KindConfigMap   = manifest.KindConfigMap
 
-	KindBenchmark  = manifest.KindBenchmark
-	KindModelCache = manifest.KindModelCache
-	KindNodeGroup  = manifest.KindNodeGroup
-	KindSecret     = manifest.KindSecret
-	KindAccount    = manifest.KindAccount
+	KindBenchmark        = manifest.KindBenchmark
+	KindModelCache       = manifest.KindModelCache
+	KindNodeGroup        = manifest.KindNodeGroup
+	KindStorageContainer = manifest.KindStorageContainer
+	KindSecret           = manifest.KindSecret
+	KindAccount          = manifest.KindAccount
 
 	KindScheduling = manifest.KindScheduling
 
@@ -138,7 +138,7 @@ var schemas = slices.Concat(own.Schemas, kserve.Schemas, llmisvc.Schemas, ome.Sc
 // notes are those of all dialects.
 var notes = func() manifest.Notes {
 	out := maps.Clone(manifest.KubernetesNotes)
-	for _, n := range []manifest.Notes{kserve.Notes, kserve.NodeGroupNotes, llmisvc.Notes, ome.Notes, seldon.Notes, gateway.Notes} {
+	for _, n := range []manifest.Notes{kserve.Notes, kserve.NodeGroupNotes, kserve.StorageContainerNotes, llmisvc.Notes, ome.Notes, seldon.Notes, gateway.Notes} {
 		maps.Copy(out, n)
 	}
 	return out
@@ -173,8 +173,6 @@ var foreign = map[string]manifest.Note{
 	"v1 List":      manifest.Refused("is not read: write its items as documents of their own, with --- between"),
 
 	"kustomize.config.k8s.io/v1beta1 Kustomization": manifest.Never("has no effect: every file is read by itself; give what kustomize builds where it changes them"),
-
-	"serving.kserve.io/v1alpha1 ClusterStorageContainer": manifest.Never("has no effect: Roundhouse itself fetches models, from " + strings.Join(service.FetchedSchemes, "://, ") + "://"),
 
 	gateway.V1 + " Gateway":             manifest.OnProcess("has no effect on one machine: up is the one gateway"),
 	gateway.V1 + " GatewayClass":        manifest.OnProcess("has no effect on one machine: up is the one gateway"),

@@ -40,6 +40,9 @@ type Input struct {
 	// cluster, is the model object's for its own files.
 	Credentials service.Credentials
 	Secret      *service.SecretKey
+	// Brought are the containers that fetch what this program does not, by URI, on a
+	// cluster.
+	Brought map[string]corev1.Container
 	// Containers are the roles that run as containers on one machine.
 	Containers []service.Role
 	// Cluster: replicas are pods, and Process is left out.
@@ -125,6 +128,9 @@ func (in Input) Hash() string {
 	}
 	if in.Secret != nil {
 		parts = append(parts, in.Secret)
+	}
+	if len(in.Brought) > 0 {
+		parts = append(parts, in.Brought)
 	}
 	return hash(append(parts, in.ownFingerprints()...)...)
 }
@@ -242,7 +248,7 @@ func RevisionName(service, hash string) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
-		Model: Model{URI: in.URI, Parts: in.Parts, Secret: in.Secret, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
+		Model: Model{URI: in.URI, Parts: in.Parts, Secret: in.Secret, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Brought: in.Brought, Delivery: in.delivery(),
 		Disaggregation: s.Disaggregation, Access: s.Access, Scheduling: s.Scheduling, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -406,6 +407,15 @@ func ModelCacheOf(o dialect.Object, created time.Time, is ModelCache) Object {
 		text = []byte("# " + err.Error() + "\n")
 	}
 	return Object{Kind: fleet.CacheKind, Namespace: o.Key.Namespace, Name: o.Key.Name, Created: created, ModelCache: &is, Rendered: string(text)}
+}
+
+// StorageContainerOf is a container that fetches models, as commands show it.
+func StorageContainerOf(c service.StorageContainer) Object {
+	var uris []string
+	for _, f := range c.URIs {
+		uris = append(uris, cmp.Or(f.Prefix, f.Regex))
+	}
+	return Object{Kind: dialect.StorageContainerID, Name: c.Name, Formats: strings.Join(uris, ","), Disabled: c.Disabled, Created: c.Created}
 }
 
 // NodeGroupOf is a group of nodes that keep models, as commands show it.

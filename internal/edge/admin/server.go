@@ -189,6 +189,8 @@ func (s *Server) handleFleet(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/weights", s.objects("weight", func(o fleet.Object) Object { return ModelOf(*o.Model) }))
 	mux.HandleFunc("GET /api/v1/bases", s.objects(dialect.BaseID, func(o fleet.Object) Object { return BaseOf(*o.Base) }))
 	mux.HandleFunc("GET /api/v1/acceleratorclasses", s.objects(dialect.AcceleratorID, func(o fleet.Object) Object { return AcceleratorOf(*o.Accelerator) }))
+	mux.HandleFunc("GET /api/v1/clusterstoragecontainers", s.objects(dialect.StorageContainerID, func(o fleet.Object) Object { return StorageContainerOf(*o.StorageContainer) }))
+	mux.HandleFunc("DELETE /api/v1/clusterstoragecontainers/{namespace}/{name}", s.remove(dialect.StorageContainerID))
 	mux.HandleFunc("GET /api/v1/configmaps", s.objects(dialect.ConfigMapID, ConfigMapOf))
 	mux.HandleFunc("GET /api/v1/secrets", s.secrets)
 	mux.HandleFunc("DELETE /api/v1/secrets/{namespace}/{name}", s.remove(fleet.SecretKind))

@@ -38,7 +38,7 @@ type Object struct {
 type ID struct {
 	// Kind is "service", "runtime", "model", "weight" (a model object that holds an
 	// adapter), "base", "acceleratorclass", "configmap", "benchmarkjob",
-	// "localmodelcache", "localmodelnodegroup", "secret", "serviceaccount", or a routing kind in lower case:
+	// "localmodelcache", "localmodelnodegroup", "clusterstoragecontainer", "secret", "serviceaccount", or a routing kind in lower case:
 	// "pool", "route", "httproute", "inferencemodel", …
 	Kind string
 	service.Key
@@ -77,10 +77,12 @@ const BenchmarkKind = "benchmarkjob"
 const (
 	CacheKind     = dialect.CacheID
 	NodeGroupKind = dialect.NodeGroupID
+	// storageContainerKind is that of containers that fetch models.
+	storageContainerKind = dialect.StorageContainerID
 )
 
 // ingredients are the kinds of the resolver's objects.
-var ingredients = []string{runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, CacheKind, NodeGroupKind, SecretKind, AccountKind}
+var ingredients = []string{runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, CacheKind, NodeGroupKind, storageContainerKind, SecretKind, AccountKind}
 
 // ID of the object. Cluster-scoped objects have no namespace.
 func (o Object) ID() ID {
@@ -101,6 +103,8 @@ func (o Object) ID() ID {
 		return ID{Kind: BenchmarkKind, Key: o.Key}
 	case o.ModelCache != nil:
 		return ID{Kind: CacheKind, Key: o.Key}
+	case o.StorageContainer != nil:
+		return ID{Kind: storageContainerKind, Key: o.Key}
 	case o.NodeGroup != nil:
 		return ID{Kind: NodeGroupKind, Key: o.Key}
 	case o.Secret != nil:
@@ -133,6 +137,8 @@ func (o Object) meta() *service.Meta {
 		return &o.Benchmark.Meta
 	case o.ModelCache != nil:
 		return &o.ModelCache.Meta
+	case o.StorageContainer != nil:
+		return &o.StorageContainer.Meta
 	case o.NodeGroup != nil:
 		return &o.NodeGroup.Meta
 	case o.Secret != nil:
@@ -416,9 +422,11 @@ func (f *Fleet) takeLocked(obj Object, o ApplyOptions) {
 		f.resolver.put(obj)
 		f.relayLocked(id)
 		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) })
-	case acceleratorKind, BenchmarkKind, CacheKind, NodeGroupKind, SecretKind, AccountKind:
+	case acceleratorKind, BenchmarkKind, CacheKind, NodeGroupKind, storageContainerKind, SecretKind, AccountKind:
 		f.resolver.put(obj)
-		f.services.renewLocked(func(e *entry) bool { return e.acceleratedBy(obj) || e.grantedBy(id) || e.keptBy(obj) })
+		f.services.renewLocked(func(e *entry) bool {
+			return e.acceleratedBy(obj) || e.grantedBy(id) || e.keptBy(obj) || e.broughtBy(obj)
+		})
 	case "model":
 		f.resolver.put(obj)
 		f.services.renewLocked(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
@@ -464,7 +472,7 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		if id.Kind == configMapKind {
 			f.relayLocked(id)
 		}
-		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) || e.keptBy(was) })
+		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) || e.keptBy(was) || e.broughtBy(was) })
 		f.applied(Change{ID: id, Action: actionDeleted})
 	case id.Kind == serviceKind:
 		f.services.deleteLocked(id.Key)

@@ -32,7 +32,7 @@ type resolver struct {
 		configs  map[ID]Object // ConfigMaps
 		// benchmarks are kept for whoever runs them.
 		benchmarks map[ID]Object
-		caches     map[ID]Object // ModelCaches and NodeGroups, for whoever fetches them
+		caches     map[ID]Object // ModelCaches, NodeGroups and StorageContainers: what models are fetched by
 		secrets    map[ID]Object
 		accounts   map[ID]Object
 	}
@@ -60,7 +60,7 @@ func (r *resolver) of(kind string) map[ID]Object {
 		return r.mu.configs
 	case BenchmarkKind:
 		return r.mu.benchmarks
-	case CacheKind, NodeGroupKind:
+	case CacheKind, NodeGroupKind, storageContainerKind:
 		return r.mu.caches
 	case SecretKind:
 		return r.mu.secrets
@@ -130,7 +130,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	}
 	in := workload.Input{Service: svc, URI: m.uri, Files: m.own, Credentials: m.credentials, Attributes: m.attributes, Adapters: m.adapters, Parts: m.parts, Cluster: r.cfg.Cluster, NoGPUs: host.Accelerators == 0, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
 	if r.cfg.Cluster {
-		in.Placement, in.Secret = m.placement, m.secret
+		in.Placement, in.Secret, in.Brought = m.placement, m.secret, r.brought(m)
 	}
 	req := selection.Request{Service: svc, Attributes: m.attributes, Classes: r.classes()}
 	hash := selectionHash(w.object)

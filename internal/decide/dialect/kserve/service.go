@@ -346,6 +346,7 @@ var Schemas = []manifest.Schema{
 	manifest.OneMachineSchema("serving.kubeflow.org/v1alpha2", "InferenceService", former, readFormerService),
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", "InferenceGraph", readGraph),
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindTrainedModel, readTrainedModel),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindStorageContainer, readStorageContainer),
 	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", KindModelCache, onePlace, func(r *manifest.Reader, m *modelCache, o *manifest.Object) { readModelCache(r, m, o, true) }),
 	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", KindNamespaceModelCache, onePlace, func(r *manifest.Reader, m *modelCache, o *manifest.Object) { readModelCache(r, m, o, false) }),
 	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", KindNodeGroup, onePlace, readNodeGroup),
