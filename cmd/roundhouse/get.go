@@ -172,12 +172,7 @@ func newDescribeCommand() *cobra.Command {
 				if len(list) == 0 {
 					return printer.None(out, selected.Kind)
 				}
-				return each(out, list, func(o admin.Object) error {
-					if o.ModelCache != nil {
-						return printer.DescribeModelCache(out, o, time.Now())
-					}
-					return printer.DescribeBenchmark(out, o)
-				})
+				return each(out, list, func(o admin.Object) error { return printer.DescribeObject(out, o, time.Now()) })
 			case selected.Kind != "services":
 				return command.Usagef("describe shows services, routes, pools, reserves, benchmarks and cached models: use `roundhouse get %s -o yaml`", strings.Join(append([]string{selected.Kind}, selected.Names...), " "))
 			case len(selected.Names) == 0:

@@ -49,9 +49,13 @@ func fetched(c *admin.ModelCache) string {
 	return ""
 }
 
-// DescribeModelCache prints how far a model is that is fetched ahead of its use.
-func DescribeModelCache(out io.Writer, o admin.Object, now time.Time) error {
+// DescribeObject prints how far a benchmark is, or a model that is fetched ahead of its
+// use.
+func DescribeObject(out io.Writer, o admin.Object, now time.Time) error {
 	c := o.ModelCache
+	if c == nil {
+		return DescribeBenchmark(out, o)
+	}
 	line := func(name, value string) {
 		if value != "" {
 			_, _ = fmt.Fprintf(out, "%-10s  %s\n", name+":", value)

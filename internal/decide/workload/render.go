@@ -123,16 +123,21 @@ func (in Input) Hash() string {
 	if len(in.Accelerators) > 0 {
 		parts = append(parts, in.accelerated())
 	}
+	return hash(slices.Concat(parts, in.inPods(), in.ownFingerprints())...)
+}
+
+// inPods is what only pods are made of.
+func (in Input) inPods() (out []any) {
 	if !in.Placement.IsZero() {
-		parts = append(parts, in.Placement)
+		out = append(out, in.Placement)
 	}
 	if in.Secret != nil {
-		parts = append(parts, in.Secret)
+		out = append(out, in.Secret)
 	}
 	if len(in.Brought) > 0 {
-		parts = append(parts, in.Brought)
+		out = append(out, in.Brought)
 	}
-	return hash(append(parts, in.ownFingerprints()...)...)
+	return out
 }
 
 // ownFingerprints are those of the files that roles have of their own, where they are
