@@ -255,7 +255,7 @@ const resolveLimit = 10 * time.Second
 func (o *applyOptions) routed(ctx context.Context, b backend.Backend, changes []admin.Change, limit time.Duration) (map[fleet.ID]admin.RoutingObject, error) {
 	var ids []fleet.ID
 	for _, ch := range changes {
-		if !slices.Contains([]string{"service", "runtime", "model", "weight", dialect.BaseID, dialect.AcceleratorID, dialect.ConfigMapID, fleet.BenchmarkKind, fleet.SecretKind, fleet.AccountKind}, ch.Kind) {
+		if !slices.Contains([]string{"service", "runtime", "model", "weight", dialect.BaseID, dialect.AcceleratorID, dialect.ConfigMapID, fleet.BenchmarkKind, fleet.CacheKind, fleet.NodeGroupKind, dialect.StorageContainerID, fleet.SecretKind, fleet.AccountKind}, ch.Kind) {
 			ids = append(ids, id(ch))
 		}
 	}

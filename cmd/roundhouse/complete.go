@@ -41,7 +41,7 @@ func completeNames(root *cobra.Command) {
 			}
 			names := objectNames(cmd, args, kinds)
 			if kinds && len(args) == 0 {
-				names = append(names, "services", "runtimes", "models", "weights", "acceleratorclasses", "routes", "pools", "reserves", "benchmarkjobs", "secrets", "serviceaccounts")
+				names = append(names, "services", "runtimes", "models", "weights", "acceleratorclasses", "routes", "pools", "reserves", "benchmarkjobs", "localmodelcaches", "localmodelnodegroups", "clusterstoragecontainers", "secrets", "serviceaccounts")
 			}
 			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, begun) })
 			return names, cobra.ShellCompDirectiveNoFileComp

@@ -25,11 +25,10 @@ func newGetCommand() *cobra.Command {
 	var all, watch bool
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get [services|runtimes|models|weights|bases|acceleratorclasses|configmaps|routes|pools|reserves|benchmarkjobs|secrets] [NAME…]",
-		Short: "List services, runtimes, models, bases, routes, pools, reserves, benchmarks and secrets",
-		Long: `List services, runtimes, models, bases, routes, pools, reserves, benchmarks, and the names
-of secrets and of their keys. RESTARTS
-is how often the processes of a service's replicas were started again, LAST-FAILURE why it
+		Use:   "get [services|runtimes|models|weights|bases|acceleratorclasses|configmaps|routes|pools|reserves|benchmarkjobs|localmodelcaches|secrets] [NAME…]",
+		Short: "List services, runtimes, models, bases, routes, pools, reserves, benchmarks, cached models and secrets",
+		Long: `List services, runtimes, models, bases, routes, pools, reserves, benchmarks, models that are
+fetched ahead of their use, and the names of secrets and of their keys. RESTARTS is how often the processes of a service's replicas were started again, LAST-FAILURE why it
 failed last and when it is tried again. With --watch it goes on with each service that
 changes.`,
 		Example: `  roundhouse get
@@ -42,6 +41,7 @@ changes.`,
   roundhouse get inferencepools -A
   roundhouse get reserves -A --context production
   roundhouse get benchmarkjobs
+  roundhouse get localmodelcaches
   roundhouse get secrets`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := r.open(cmd, &n)
@@ -125,13 +125,13 @@ func newDescribeCommand() *cobra.Command {
 	var r remote
 	var n namespaced
 	cmd := &cobra.Command{
-		Use:   "describe [services|routes|pools|reserves|benchmarkjobs] NAME…",
-		Short: "Show a service, route, pool, reserve or benchmark in detail: runtime, scaling, replicas, problems",
+		Use:   "describe [services|routes|pools|reserves|benchmarkjobs|localmodelcaches] NAME…",
+		Short: "Show a service, route, pool, reserve, benchmark or cached model in detail: runtime, scaling, replicas, problems",
 		Example: `  roundhouse describe iris
   roundhouse describe pool llama
   roundhouse describe iris --context production   # in a cluster: with events
   roundhouse describe reserve gpus --context production`,
-		Args: command.Wants(1, -1, "the name of a service, route, pool, reserve or benchmark"),
+		Args: command.Wants(1, -1, "the name of a service, route, pool, reserve, benchmark or cached model"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := r.open(cmd, &n)
 			if err != nil {
@@ -164,7 +164,7 @@ func newDescribeCommand() *cobra.Command {
 					printer.DescribeReserve(out, r, time.Now())
 					return nil
 				})
-			case selected.Kind == "benchmarkjobs":
+			case selected.Kind == "benchmarkjobs", selected.Kind == "localmodelcaches":
 				list, err := selected.Objects(cmd.Context(), c)
 				if err != nil {
 					return err
@@ -172,9 +172,9 @@ func newDescribeCommand() *cobra.Command {
 				if len(list) == 0 {
 					return printer.None(out, selected.Kind)
 				}
-				return each(out, list, func(o admin.Object) error { return printer.DescribeBenchmark(out, o) })
+				return each(out, list, func(o admin.Object) error { return printer.DescribeObject(out, o, time.Now()) })
 			case selected.Kind != "services":
-				return command.Usagef("describe shows services, routes, pools, reserves and benchmarks: use `roundhouse get %s -o yaml`", strings.Join(append([]string{selected.Kind}, selected.Names...), " "))
+				return command.Usagef("describe shows services, routes, pools, reserves, benchmarks and cached models: use `roundhouse get %s -o yaml`", strings.Join(append([]string{selected.Kind}, selected.Names...), " "))
 			case len(selected.Names) == 0:
 				return command.Usagef("give the name of a service: `roundhouse get` lists them")
 			}

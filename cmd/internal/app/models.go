@@ -148,10 +148,15 @@ func openModels(dataDir string, uris []string) (store *artifact.Store, done func
 	return store, done, nil
 }
 
-// modelsInUse lists what the store of models must keep: the models of revisions and
-// of processes.
+// modelsInUse lists what the store of models must keep: the models of revisions, of
+// processes and of ModelCaches.
 func (n *node) modelsInUse() []string {
 	paths := n.platform.Models()
+	for _, m := range n.caches.list() {
+		if m.Refused == "" {
+			paths = n.inUse(paths, m.Files)
+		}
+	}
 	for _, st := range n.fleet.List() {
 		for r := st.Revision; r != nil; r = r.Before {
 			for _, m := range r.Models() {

@@ -27,6 +27,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/credentials"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -58,6 +59,7 @@ type node struct {
 	measures  *front.ServiceMetrics
 	downloads front.Downloads
 	bench     *benchmarks
+	caches    *caches
 	open      opener
 }
 
@@ -105,7 +107,7 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.bench = n.newBenchmarks()
+	n.bench, n.caches = n.newBenchmarks(), n.newCaches()
 	demands.fleet, n.measures = n.fleet, front.NewServiceMetrics(n.fleet)
 	n.live, err = admin.NewLive(admin.LiveConfig{Get: n.fleet.Get, Demand: n.traffic.Dispatcher.Demand, Pace: cfg.access.Requests.Pace, Machine: n.machine,
 		InFlight: n.traffic.InFlight, Load: n.traffic.Load, Endpoints: n.traffic.Dispatcher.Endpoints, Events: cfg.events})
@@ -154,6 +156,7 @@ func (n *node) servers() error {
 		Requests:       n.cfg.access.Requests,
 		Events:         n.cfg.events,
 		Benchmark:      n.bench.Of,
+		ModelCache:     n.caches.Of,
 		Live:           n.live,
 		Infer:          n.server.Gateway.Handler(),
 		ViewerToken:    viewer,
@@ -192,8 +195,11 @@ func (n *node) routed(all []fleet.RoutingState) {
 func (n *node) applied(all []fleet.Change) {
 	n.live.Changed(admin.Lists)
 	for _, c := range all {
-		if c.ID.Kind == fleet.BenchmarkKind {
+		switch c.ID.Kind {
+		case fleet.BenchmarkKind:
 			n.bench.jobs.Changed()
+		case fleet.CacheKind, fleet.NodeGroupKind, fleet.SecretKind, fleet.AccountKind, dialect.ConfigMapID:
+			n.caches.fetches.Changed()
 		}
 		n.cfg.events.Tell(history.Event{Namespace: c.ID.Namespace, Object: c.ID.Kind + " " + c.ID.Name, Reason: history.Done(c.Action), Message: c.Action})
 	}

@@ -188,6 +188,7 @@ func (n *node) run(ctx, hurry context.Context, adminListener net.Listener, start
 	fleet.Go(func() { n.traffic.Run(fleetCtx) })
 	fleet.Go(func() { n.live.Run(fleetCtx) })
 	fleet.Go(func() { n.bench.run(fleetCtx, n.inner.Serve) })
+	fleet.Go(func() { n.caches.fetches.Run(fleetCtx) })
 	fleet.Go(func() { n.cfg.access.Keys.Follow(fleetCtx, n.log) })
 	serve := func(name string, f func() error) {
 		servers.Go(func() {

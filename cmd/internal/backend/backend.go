@@ -141,7 +141,7 @@ func (u Up) DeleteObject(ctx context.Context, o fleet.Object) (admin.Change, err
 	case o.Model != nil && o.Model.FineTuned != nil:
 		return u.Delete(ctx, "weights", o.Key)
 	}
-	return u.Delete(ctx, map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models", dialect.KindBase: "bases", dialect.KindConfigMap: "configmaps", dialect.KindAccelerator: "acceleratorclasses", dialect.KindBenchmark: "benchmarkjobs",
+	return u.Delete(ctx, map[dialect.Kind]string{dialect.KindService: "services", dialect.KindRuntime: "runtimes", dialect.KindModel: "models", dialect.KindBase: "bases", dialect.KindConfigMap: "configmaps", dialect.KindAccelerator: "acceleratorclasses", dialect.KindBenchmark: "benchmarkjobs", dialect.KindModelCache: "localmodelcaches", dialect.KindNodeGroup: "localmodelnodegroups", dialect.KindStorageContainer: "clusterstoragecontainers",
 		dialect.KindSecret: "secrets", dialect.KindAccount: "serviceaccounts"}[o.Kind], o.Key)
 }
 

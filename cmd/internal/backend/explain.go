@@ -117,7 +117,7 @@ func (c *Cluster) fleet(ctx context.Context) (f *fleet.Fleet, tidy func(), err e
 	if err == nil {
 		f, err = fleet.New(fleet.Config{Platform: anywhere{}, Store: app.NoStore{Store: discarding{}}, Models: reachable{app.Inspector{Store: store}}, Traffic: app.NoTraffic{}, Catalog: runtimes, Cluster: true})
 	}
-	for _, id := range []string{"runtime", "model", "weight", dialect.BaseID, dialect.AcceleratorID} {
+	for _, id := range []string{"runtime", "model", "weight", dialect.BaseID, dialect.AcceleratorID, dialect.StorageContainerID} {
 		if err != nil {
 			break
 		}

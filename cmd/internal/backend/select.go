@@ -33,6 +33,9 @@ var kinds = map[string]string{
 	"acceleratorclass": "acceleratorclasses", "acceleratorclasses": "acceleratorclasses",
 	"reserve": "reserves", "reserves": "reserves",
 	"benchmarkjob": "benchmarkjobs", "benchmarkjobs": "benchmarkjobs",
+	"localmodelcache": "localmodelcaches", "localmodelcaches": "localmodelcaches", "localmodelnamespacecache": "localmodelcaches", "localmodelnamespacecaches": "localmodelcaches",
+	"localmodelnodegroup": "localmodelnodegroups", "localmodelnodegroups": "localmodelnodegroups",
+	"clusterstoragecontainer": "clusterstoragecontainers", "clusterstoragecontainers": "clusterstoragecontainers",
 	"secret": "secrets", "secrets": "secrets", "serviceaccount": "serviceaccounts", "serviceaccounts": "serviceaccounts", "sa": "serviceaccounts",
 	"route": "routes", "routes": "routes", "pool": "pools", "pools": "pools",
 	"inferencepool": "inferencepools", "inferencepools": "inferencepools", "infpool": "inferencepools",
@@ -106,7 +109,7 @@ func (s Selection) unknownKind(err error) error {
 	if hint != "" {
 		hint = "; " + hint
 	}
-	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, secrets and serviceaccounts%s", name, hint)
+	return fmt.Errorf("there is no kind %s and no service of that name; kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, localmodelcaches, localmodelnodegroups, clusterstoragecontainers, secrets and serviceaccounts%s", name, hint)
 }
 
 // notFound reports whether an error is of an object that does not exist.

@@ -38,7 +38,7 @@ func TestUnknownKind(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	up := Up{&admin.Client{Base: server.URL}}
-	const kinds = "kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, secrets and serviceaccounts"
+	const kinds = "kinds are services, runtimes, models, weights, acceleratorclasses, routes, pools, reserves, benchmarkjobs, localmodelcaches, localmodelnodegroups, clusterstoragecontainers, secrets and serviceaccounts"
 	for name, want := range map[string]string{
 		"pods":   "there is no kind pods and no service of that name; " + kinds + "; `roundhouse describe NAME` shows the replicas of a service",
 		"Events": "there is no kind Events and no service of that name; " + kinds + "; `roundhouse events NAME` shows what happened to a service",

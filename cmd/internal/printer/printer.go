@@ -132,6 +132,16 @@ func Explanations(w io.Writer, list []admin.Explanation, output string, all bool
 	return nil
 }
 
+// ofCluster are the kinds without a namespace of which one more thing is printed.
+var ofCluster = map[string]struct {
+	title string
+	of    func(admin.Object) string
+}{
+	"acceleratorclasses":       {"ACCELERATOR", func(o admin.Object) string { return o.Accelerator }},
+	"clusterstoragecontainers": {"URIS", func(o admin.Object) string { return o.Formats }},
+	"localmodelnodegroups":     {"LIMIT", func(o admin.Object) string { return command.SizeText(o.Limit) }},
+}
+
 // Objects prints runtimes, models, weights, bases, accelerator classes or benchmarks,
 // which kind names.
 func Objects(w io.Writer, list []admin.Object, kind, output string, single bool) error {
@@ -155,6 +165,9 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 	if kind == "benchmarkjobs" {
 		return benchmarks(w, list)
 	}
+	if kind == "localmodelcaches" {
+		return modelCaches(w, list)
+	}
 	if kind == "bases" || kind == "configmaps" {
 		_, _ = fmt.Fprintln(tw, "NAMESPACE\tNAME")
 		for _, o := range list {
@@ -162,10 +175,10 @@ func Objects(w io.Writer, list []admin.Object, kind, output string, single bool)
 		}
 		return tw.Flush()
 	}
-	if kind == "acceleratorclasses" {
-		_, _ = fmt.Fprintln(tw, "NAME\tACCELERATOR")
+	if c, ok := ofCluster[kind]; ok {
+		_, _ = fmt.Fprintf(tw, "NAME\t%s\n", c.title)
 		for _, o := range list {
-			_, _ = fmt.Fprintf(tw, "%s\t%s\n", o.Name, orDash(o.Accelerator))
+			_, _ = fmt.Fprintf(tw, "%s\t%s\n", o.Name, orDash(c.of(o)))
 		}
 		return tw.Flush()
 	}

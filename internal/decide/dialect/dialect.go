@@ -12,7 +12,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/gateway"
@@ -58,9 +57,12 @@ const (
 	KindAccelerator = manifest.KindAccelerator
 	KindConfigMap   = manifest.KindConfigMap
 
-	KindBenchmark = manifest.KindBenchmark
-	KindSecret    = manifest.KindSecret
-	KindAccount   = manifest.KindAccount
+	KindBenchmark        = manifest.KindBenchmark
+	KindModelCache       = manifest.KindModelCache
+	KindNodeGroup        = manifest.KindNodeGroup
+	KindStorageContainer = manifest.KindStorageContainer
+	KindSecret           = manifest.KindSecret
+	KindAccount          = manifest.KindAccount
 
 	KindScheduling = manifest.KindScheduling
 
@@ -136,7 +138,7 @@ var schemas = slices.Concat(own.Schemas, kserve.Schemas, llmisvc.Schemas, ome.Sc
 // notes are those of all dialects.
 var notes = func() manifest.Notes {
 	out := maps.Clone(manifest.KubernetesNotes)
-	for _, n := range []manifest.Notes{kserve.Notes, llmisvc.Notes, ome.Notes, seldon.Notes, gateway.Notes} {
+	for _, n := range []manifest.Notes{kserve.Notes, kserve.NodeGroupNotes, kserve.StorageContainerNotes, llmisvc.Notes, ome.Notes, seldon.Notes, gateway.Notes} {
 		maps.Copy(out, n)
 	}
 	return out
@@ -176,19 +178,12 @@ func kindsOf(apiVersion string) []string {
 	return out
 }
 
-const cachedAlready = "has no effect: models are kept once they are fetched; `roundhouse pull URI` fetches one ahead of its use"
-
 // foreign are kinds that are known and not read, by "apiVersion kind".
 var foreign = map[string]manifest.Note{
 	"v1 Namespace": manifest.OnProcess("has no effect here: namespaces need not be made"),
 	"v1 List":      manifest.Refused("is not read: write its items as documents of their own, with --- between"),
 
 	"kustomize.config.k8s.io/v1beta1 Kustomization": manifest.Never("has no effect: every file is read by itself; give what kustomize builds where it changes them"),
-
-	"serving.kserve.io/v1alpha1 LocalModelCache":          manifest.Never(cachedAlready),
-	"serving.kserve.io/v1alpha1 LocalModelNamespaceCache": manifest.Never(cachedAlready),
-	"serving.kserve.io/v1alpha1 LocalModelNodeGroup":      manifest.Never("has no effect: models are kept where they are fetched, on a cluster in the folder of each node that roundhouse.dev/model-store names"),
-	"serving.kserve.io/v1alpha1 ClusterStorageContainer":  manifest.Never("has no effect: Roundhouse itself fetches models, from " + strings.Join(service.FetchedSchemes, "://, ") + "://"),
 
 	gateway.V1 + " Gateway":             manifest.OnProcess("has no effect on one machine: up is the one gateway"),
 	gateway.V1 + " GatewayClass":        manifest.OnProcess("has no effect on one machine: up is the one gateway"),

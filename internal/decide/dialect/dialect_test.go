@@ -123,7 +123,6 @@ func TestNewRefusalsSpareWhatIsApplied(t *testing.T) {
 	for _, manifest := range []string{
 		"apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: 1abc}\nspec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}\n",
 		"apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a, annotations: {serving.kserve.io/autoscalerClass: bogus}}\nspec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b}}}\n",
-		"apiVersion: roundhouse.dev/v1alpha1\nkind: ModelService\nmetadata: {name: a}\nspec: {model: {uri: \"nosuch://a\", format: {name: sklearn}}}\n",
 		"apiVersion: ome.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec: {model: {name: m}, decoder: {}}\n",
 		"apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: a}\nspec: {supportedModelFormats: [{name: x}], containers: [{name: kserve-container, image: i, args: [--a, '{{range .Labels}}{{.}}{{end}}']}]}\n",
 		"apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec: {predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/b, env: [{name: A, value: '{{if .Name}}x'}]}}}\n",

@@ -31,7 +31,7 @@ type Resource struct {
 	// are the same.
 	Versions []string
 	// ID is the kind in an object's identity: "service", "runtime", "model",
-	// "weight", [BaseID], [AcceleratorID], [ReserveID], or a routing kind in lower case.
+	// "weight", [BaseID], [AcceleratorID], [StorageContainerID], [ReserveID], or a routing kind in lower case.
 	ID     string
 	Status StatusForm
 }
@@ -40,6 +40,9 @@ type Resource struct {
 func (r *Resource) ClusterScoped() bool {
 	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == manifest.KindFineTunedWeight || r.Kind == manifest.KindAcceleratorClass
 }
+
+// LLMService is KServe's kind of services for language models.
+const LLMService = llmisvc.KindService
 
 const (
 	serviceID = "service"
@@ -53,6 +56,12 @@ const (
 	// ConfigMapID is that of ConfigMaps that services name. Of those in an API server
 	// nothing else is read.
 	ConfigMapID = "configmap"
+	// CacheID and NodeGroupID are those of models that are fetched ahead of their use,
+	// and of the nodes that keep them.
+	CacheID     = "localmodelcache"
+	NodeGroupID = "localmodelnodegroup"
+	// StorageContainerID is that of containers that fetch models.
+	StorageContainerID = "clusterstoragecontainer"
 	// ReserveID is that of Reserves, which are no part of the desired state of
 	// services.
 	ReserveID = "reserve"
@@ -78,6 +87,7 @@ var Resources = []Resource{
 	kept("serving.kserve.io", "InferenceService", "inferenceservices", serviceID, OfService, "v1beta1"),
 	kept("serving.kserve.io", "ServingRuntime", "servingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
 	kept("serving.kserve.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
+	kept("serving.kserve.io", kserve.KindStorageContainer, "clusterstoragecontainers", StorageContainerID, WithoutStatus, "v1alpha1"),
 	kept("serving.kserve.io", kserve.KindTrainedModel, "trainedmodels", serviceID, OfService, "v1alpha1"),
 	keptRoute("serving.kserve.io", "InferenceGraph", "inferencegraphs", routing.KindGraph, "v1alpha1"),
 	kept("serving.kserve.io", llmisvc.KindService, "llminferenceservices", serviceID, OfService, "v1alpha2", "v1alpha1"),

@@ -130,6 +130,11 @@ func ReadRoutingStatus(o routing.Object, status any) routing.Status {
 	return gateway.ReadStatus(o, status)
 }
 
+// RenderCache is Render for a ModelCache.
+func RenderCache(o Object, st service.CacheStatus) ([]byte, error) {
+	return render(o, nil, kserve.CacheStatus(st))
+}
+
 // RenderRouting is Render for a routing object.
 func RenderRouting(o manifest.Object, st routing.Status) ([]byte, error) {
 	return render(o, nil, RoutingStatus(o.Routing, st))

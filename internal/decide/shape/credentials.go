@@ -25,7 +25,7 @@ func AccountOf(rev *workload.Revision, c *workload.Component) string {
 	r := renderer{rev: rev, c: *c, m: rev.ModelOf(c.Role)}
 	asks := func(uri string) bool {
 		scheme, _, _ := strings.Cut(uri, "://")
-		return slices.Contains(guarded, scheme)
+		return slices.Contains(guarded, scheme) || r.byOthers(uri)
 	}
 	if !asks(r.m.URI) && !slices.ContainsFunc(r.m.Others(), asks) || r.m.Verbatim || !r.bearsModel() {
 		return ""

@@ -100,8 +100,13 @@ func (r *renderer) bring(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		return fmt.Errorf(f.what+" %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", service.RedactURI(uri))
 	case scheme == "pvc":
 		return mountClaim(pod, main, f, rest, r.rev.Service.Namespace)
-	case !fetched(scheme):
-		return fmt.Errorf(f.what+" %s: nothing fetches from %s://: put it into a bucket (s3://, gs://, az://, https://), a volume (pvc://CLAIM/PATH), or on a hub (hf://, oci://)", service.RedactURI(uri), scheme)
+	case fetched(scheme):
+	default:
+		if by, ok := r.rev.Brought[uri]; ok {
+			r.brought(pod, main, f, by)
+			return nil
+		}
+		return fmt.Errorf(f.what+" %s: nothing fetches from %s://: put it into a bucket (s3://, gs://, az://, https://), a volume (pvc://CLAIM/PATH), or on a hub (hf://, oci://), or apply a ClusterStorageContainer for it", service.RedactURI(uri), scheme)
 	}
 	return r.fetch(pod, main, f)
 }
@@ -180,6 +185,39 @@ func (r *renderer) fetch(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	return nil
 }
 
+// brought has a container of the operator's bring files of a store that this program does
+// not know, as KServe runs it: its arguments are the URI and the folder, and it gets the
+// credentials that a container of ours would.
+func (r *renderer) brought(pod *corev1.PodSpec, main *corev1.Container, f files, by corev1.Container) {
+	mount, _ := r.place(pod, main, f)
+	c := by.DeepCopy()
+	c.Name, c.Args, c.VolumeMounts = f.fetcher, []string{f.uri, f.at}, nil
+	env, mounts := credentialsOf(main)
+	for _, e := range env {
+		if !slices.ContainsFunc(c.Env, func(own corev1.EnvVar) bool { return own.Name == e.Name }) {
+			c.Env = append(c.Env, e)
+		}
+	}
+	c.EnvFrom = append(c.EnvFrom, main.EnvFrom...)
+	c.VolumeMounts = append([]corev1.VolumeMount{mount}, mounts...)
+	if c.SecurityContext == nil {
+		c.SecurityContext = restricted()
+	}
+	scheme, _, _ := strings.Cut(f.uri, "://")
+	if f.fetcher == Fetcher {
+		r.storage(c)
+	}
+	if f.what == "model" && !f.part {
+		r.byModel(c, scheme)
+	}
+	r.grant(pod, c, scheme)
+	pod.InitContainers = append([]corev1.Container{*c}, pod.InitContainers...)
+}
+
+// byOthers reports whether a container of the operator's fetches a URI. What it leaves
+// in a folder is not known, so that it stays in the pod.
+func (r *renderer) byOthers(uri string) bool { _, ok := r.rev.Brought[uri]; return ok }
+
 // place mounts for the server what the files lie in, and returns the mount of the
 // container that fetches them, and whether it is the node's store.
 func (r *renderer) place(pod *corev1.PodSpec, main *corev1.Container, f files) (mount corev1.VolumeMount, shared bool) {
@@ -193,7 +231,7 @@ func (r *renderer) place(pod *corev1.PodSpec, main *corev1.Container, f files) (
 		return mount, false
 	}
 	mount = corev1.VolumeMount{Name: f.volume, MountPath: at}
-	if f.fetcher == Fetcher && !f.part && r.rev.Delivery.Store != "" {
+	if f.fetcher == Fetcher && !f.part && r.rev.Delivery.Store != "" && !r.byOthers(f.uri) {
 		mount.MountPath = storePath
 		r.share(pod, main)
 		return mount, true

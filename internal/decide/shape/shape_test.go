@@ -65,6 +65,11 @@ func revision(t testing.TB, file, manifest string) workload.Revision {
 			in.Adapters = append(in.Adapters, workload.Adapter{Name: a.Name, URI: a.URI, Rank: a.Rank})
 		}
 	}
+	for _, o := range read.Objects {
+		if o.StorageContainer != nil && o.StorageContainer.Fetches(in.URI) {
+			in.Brought = map[string]corev1.Container{in.URI: o.StorageContainer.Container}
+		}
+	}
 	for _, role := range service.Roles {
 		if c := svc.Components.Get(role); c != nil && len(c.Parts) > 0 {
 			if in.Files == nil {

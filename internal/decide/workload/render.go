@@ -40,6 +40,9 @@ type Input struct {
 	// cluster, is the model object's for its own files.
 	Credentials service.Credentials
 	Secret      *service.SecretKey
+	// Brought are the containers that fetch what this program does not, by URI, on a
+	// cluster.
+	Brought map[string]corev1.Container
 	// Containers are the roles that run as containers on one machine.
 	Containers []service.Role
 	// Cluster: replicas are pods, and Process is left out.
@@ -120,13 +123,21 @@ func (in Input) Hash() string {
 	if len(in.Accelerators) > 0 {
 		parts = append(parts, in.accelerated())
 	}
+	return hash(slices.Concat(parts, in.inPods(), in.ownFingerprints())...)
+}
+
+// inPods is what only pods are made of.
+func (in Input) inPods() (out []any) {
 	if !in.Placement.IsZero() {
-		parts = append(parts, in.Placement)
+		out = append(out, in.Placement)
 	}
 	if in.Secret != nil {
-		parts = append(parts, in.Secret)
+		out = append(out, in.Secret)
 	}
-	return hash(append(parts, in.ownFingerprints()...)...)
+	if len(in.Brought) > 0 {
+		out = append(out, in.Brought)
+	}
+	return out
 }
 
 // ownFingerprints are those of the files that roles have of their own, where they are
@@ -243,7 +254,7 @@ func RevisionName(service, hash string) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
-		Model: Model{URI: in.URI, Parts: in.Parts, Secret: in.Secret, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Delivery: in.delivery(),
+		Model: Model{URI: in.URI, Parts: in.Parts, Secret: in.Secret, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Brought: in.Brought, Delivery: in.delivery(),
 		Disaggregation: s.Disaggregation, Access: s.Access, Scheduling: s.Scheduling, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {

@@ -44,6 +44,9 @@ type Revision struct {
 	// Delivery is how pods get the model, as the image's program can bring it. It
 	// is no input of the hash either.
 	Delivery Delivery `json:"delivery,omitzero"`
+	// Brought are the containers that fetch what this program does not, by URI, on a
+	// cluster alone.
+	Brought map[string]corev1.Container `json:"brought,omitempty"`
 	// Disaggregation is the service's, else the runtime's.
 	Disaggregation service.Disaggregation `json:"disaggregation,omitempty"`
 	// Access is how requests reach it. Of it the name by which replicas serve the

@@ -77,7 +77,7 @@ func (s *Server) handleCluster(mux *http.ServeMux) {
 		}
 		return c.Usage(r.Context(), cmp.Or(r.FormValue("since"), DefaultSince), of)
 	}))
-	for _, kinds := range []string{"runtimes", "models", "weights", "bases", "acceleratorclasses"} {
+	for _, kinds := range []string{"runtimes", "models", "weights", "bases", "acceleratorclasses", "clusterstoragecontainers"} {
 		mux.HandleFunc("GET /api/v1/"+kinds, read(func(r *http.Request) (any, error) {
 			out, err := c.Objects(r.Context(), kinds)
 			for i := range out {
@@ -134,7 +134,7 @@ func (s *Server) changeCluster(mux *http.ServeMux) {
 		}
 		read(func(r *http.Request) (any, error) { return c.Edit(r.Context(), key(r), e) })(w, r)
 	}))
-	for _, kinds := range []string{"services", "runtimes", "models", "weights", "bases", "acceleratorclasses"} {
+	for _, kinds := range []string{"services", "runtimes", "models", "weights", "bases", "acceleratorclasses", "clusterstoragecontainers"} {
 		mux.HandleFunc("DELETE /api/v1/"+kinds+"/{namespace}/{name}", s.changing(read(func(r *http.Request) (any, error) {
 			k := key(r)
 			if kinds != "services" && k.Namespace == "_cluster" {

@@ -24,7 +24,8 @@ type Models interface {
 // Copy is the copy of a model's files.
 type Copy struct {
 	artifact.Copy
-	// Services are those that use it; it cannot be removed while there are any.
+	// Services are those that use it, and the LocalModelCaches that keep it; it cannot be
+	// removed while there are any.
 	Services []string `json:"services,omitempty"`
 }
 
@@ -64,8 +65,16 @@ func (h copies) list(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// users are the services that use each model, by its URI without secrets.
-func (h copies) users() map[string][]string { return usersOf(h.fleet.List()) }
+// users are the services that use each model, and the ModelCaches that keep it, by its URI
+// without secrets.
+func (h copies) users() map[string][]string {
+	out := usersOf(h.fleet.List())
+	for _, o := range h.fleet.Objects(fleet.CacheKind) {
+		uri := artifact.Redact(o.ModelCache.URI)
+		out[uri] = append(out[uri], o.ID().String())
+	}
+	return out
+}
 
 func usersOf(services []fleet.ServiceState) map[string][]string {
 	sets := map[string]map[string]bool{}
@@ -149,7 +158,7 @@ func (h copies) remove(w http.ResponseWriter, r *http.Request) {
 	}
 	name := artifact.Redact(in.URI)
 	if users := h.users()[name]; len(users) > 0 {
-		fail(w, http.StatusConflict, "%s: services use it (%s): delete those first", name, few(users))
+		fail(w, http.StatusConflict, "%s: it is in use (by %s): delete those first", name, few(users))
 		return
 	}
 	freed, err := h.models.Remove(in.URI)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -384,6 +386,41 @@ func (s *Server) benchmarks(w http.ResponseWriter, r *http.Request) {
 		out = append(out, wire)
 	}
 	answer(w, out)
+}
+
+func (s *Server) modelCaches(w http.ResponseWriter, r *http.Request) {
+	out := []Object{}
+	for _, o := range s.cfg.Fleet.Objects(fleet.CacheKind) {
+		wire := ModelCacheOf(o.Object, o.Created(), s.cfg.ModelCache(o))
+		if !owns(r) {
+			wire.Rendered = ""
+		}
+		out = append(out, wire)
+	}
+	answer(w, out)
+}
+
+// ModelCacheOf is a model that is fetched ahead of its use, as commands show it.
+func ModelCacheOf(o dialect.Object, created time.Time, is ModelCache) Object {
+	text, err := dialect.RenderCache(o, is.CacheStatus)
+	if err != nil {
+		text = []byte("# " + err.Error() + "\n")
+	}
+	return Object{Kind: fleet.CacheKind, Namespace: o.Key.Namespace, Name: o.Key.Name, Created: created, ModelCache: &is, Rendered: string(text)}
+}
+
+// StorageContainerOf is a container that fetches models, as commands show it.
+func StorageContainerOf(c service.StorageContainer) Object {
+	var uris []string
+	for _, f := range c.URIs {
+		uris = append(uris, cmp.Or(f.Prefix, f.Regex))
+	}
+	return Object{Kind: dialect.StorageContainerID, Name: c.Name, Formats: strings.Join(uris, ","), Disabled: c.Disabled, Created: c.Created}
+}
+
+// NodeGroupOf is a group of nodes that keep models, as commands show it.
+func NodeGroupOf(g service.NodeGroup) Object {
+	return Object{Kind: fleet.NodeGroupKind, Name: g.Name, Limit: g.Limit, Created: g.Created}
 }
 
 // ConfigMapOf is a ConfigMap, as commands show it.

@@ -47,6 +47,8 @@ type Config struct {
 	Endpoints func(routing.Ref) []dispatch.Endpoint
 	// Benchmark is what is known of one that was applied; nil leaves their paths out.
 	Benchmark func(fleet.Object) Benchmark
+	// ModelCache is what is known of one that was applied; nil leaves their paths out.
+	ModelCache func(fleet.Object) ModelCache
 	// Requests and Events are what happened last; nil leaves their paths out.
 	Requests *journal.Requests
 	Events   *journal.Events
@@ -187,6 +189,8 @@ func (s *Server) handleFleet(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/weights", s.objects("weight", func(o fleet.Object) Object { return ModelOf(*o.Model) }))
 	mux.HandleFunc("GET /api/v1/bases", s.objects(dialect.BaseID, func(o fleet.Object) Object { return BaseOf(*o.Base) }))
 	mux.HandleFunc("GET /api/v1/acceleratorclasses", s.objects(dialect.AcceleratorID, func(o fleet.Object) Object { return AcceleratorOf(*o.Accelerator) }))
+	mux.HandleFunc("GET /api/v1/clusterstoragecontainers", s.objects(dialect.StorageContainerID, func(o fleet.Object) Object { return StorageContainerOf(*o.StorageContainer) }))
+	mux.HandleFunc("DELETE /api/v1/clusterstoragecontainers/{namespace}/{name}", s.remove(dialect.StorageContainerID))
 	mux.HandleFunc("GET /api/v1/configmaps", s.objects(dialect.ConfigMapID, ConfigMapOf))
 	mux.HandleFunc("GET /api/v1/secrets", s.secrets)
 	mux.HandleFunc("DELETE /api/v1/secrets/{namespace}/{name}", s.remove(fleet.SecretKind))
@@ -195,6 +199,12 @@ func (s *Server) handleFleet(mux *http.ServeMux) {
 	if s.cfg.Benchmark != nil {
 		mux.HandleFunc("GET /api/v1/benchmarkjobs", s.benchmarks)
 		mux.HandleFunc("DELETE /api/v1/benchmarkjobs/{namespace}/{name}", s.remove(fleet.BenchmarkKind))
+	}
+	if s.cfg.ModelCache != nil {
+		mux.HandleFunc("GET /api/v1/localmodelcaches", s.modelCaches)
+		mux.HandleFunc("DELETE /api/v1/localmodelcaches/{namespace}/{name}", s.remove(fleet.CacheKind))
+		mux.HandleFunc("GET /api/v1/localmodelnodegroups", s.objects(fleet.NodeGroupKind, func(o fleet.Object) Object { return NodeGroupOf(*o.NodeGroup) }))
+		mux.HandleFunc("DELETE /api/v1/localmodelnodegroups/{namespace}/{name}", s.remove(fleet.NodeGroupKind))
 	}
 	mux.HandleFunc("GET /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.has)
 	mux.HandleFunc("PUT /api/v1/uploads/{sha256}/{name...}", uploads{s.cfg.Files}.put)

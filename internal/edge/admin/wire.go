@@ -179,6 +179,17 @@ type Benchmark struct {
 	Report load.Report `json:"report"`
 }
 
+// ModelCache is how far a model is that is fetched ahead of its use.
+type ModelCache struct {
+	service.CacheStatus
+	URI string `json:"uri"` // without its secrets
+	// Done and Total are bytes, on one machine; Total is 0 while it is not known.
+	Done  int64 `json:"done,omitempty"`
+	Total int64 `json:"total,omitempty"`
+	// Again is when what failed is tried again.
+	Again time.Time `json:"again,omitzero"`
+}
+
 // Object is a runtime, model or benchmark as commands show it.
 type Object struct {
 	Kind      string        `json:"kind"`
@@ -196,8 +207,12 @@ type Object struct {
 	Accelerator string `json:"accelerator,omitempty"`
 	// Benchmark is what is known of one.
 	Benchmark *Benchmark `json:"benchmark,omitempty"`
-	Created   time.Time  `json:"created,omitzero"`
-	Rendered  string     `json:"rendered,omitempty"`
+	// ModelCache is what is known of one.
+	ModelCache *ModelCache `json:"modelCache,omitempty"`
+	// Limit is how many bytes a node group's models may have on each node.
+	Limit    int64     `json:"limit,omitempty"`
+	Created  time.Time `json:"created,omitzero"`
+	Rendered string    `json:"rendered,omitempty"`
 }
 
 // RoutingObject is a pool, a route or an object of the inference gateway, as

@@ -200,6 +200,8 @@ func unread(r *dialect.Resource, u *unstructured.Unstructured) dialect.Object {
 		o.Kind, o.Base = dialect.KindBase, &service.Base{Meta: common}
 	case dialect.AcceleratorID:
 		o.Kind, o.Accelerator = dialect.KindAccelerator, &service.AcceleratorClass{Meta: common}
+	case dialect.StorageContainerID:
+		o.Kind, o.StorageContainer = dialect.KindStorageContainer, &service.StorageContainer{Meta: common}
 	case dialect.ReserveID:
 		o.Kind = dialect.KindReserve
 	}

@@ -37,8 +37,8 @@ type Object struct {
 // ID names an object among all kinds.
 type ID struct {
 	// Kind is "service", "runtime", "model", "weight" (a model object that holds an
-	// adapter), "base", "acceleratorclass", "configmap", "benchmarkjob", "secret",
-	// "serviceaccount", or a routing kind in lower case:
+	// adapter), "base", "acceleratorclass", "configmap", "benchmarkjob",
+	// "localmodelcache", "localmodelnodegroup", "clusterstoragecontainer", "secret", "serviceaccount", or a routing kind in lower case:
 	// "pool", "route", "httproute", "inferencemodel", …
 	Kind string
 	service.Key
@@ -72,6 +72,18 @@ const (
 // nothing.
 const BenchmarkKind = "benchmarkjob"
 
+// Kinds in the IDs of models that are fetched ahead of their use, and of the nodes that
+// keep them. The fleet keeps them and fetches nothing.
+const (
+	CacheKind     = dialect.CacheID
+	NodeGroupKind = dialect.NodeGroupID
+	// storageContainerKind is that of containers that fetch models.
+	storageContainerKind = dialect.StorageContainerID
+)
+
+// ingredients are the kinds of the resolver's objects.
+var ingredients = []string{runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, CacheKind, NodeGroupKind, storageContainerKind, SecretKind, AccountKind}
+
 // ID of the object. Cluster-scoped objects have no namespace.
 func (o Object) ID() ID {
 	switch {
@@ -89,6 +101,12 @@ func (o Object) ID() ID {
 		return ID{Kind: configMapKind, Key: o.Key}
 	case o.Benchmark != nil:
 		return ID{Kind: BenchmarkKind, Key: o.Key}
+	case o.ModelCache != nil:
+		return ID{Kind: CacheKind, Key: o.Key}
+	case o.StorageContainer != nil:
+		return ID{Kind: storageContainerKind, Key: o.Key}
+	case o.NodeGroup != nil:
+		return ID{Kind: NodeGroupKind, Key: o.Key}
 	case o.Secret != nil:
 		return ID{Kind: SecretKind, Key: o.Key}
 	case o.Account != nil:
@@ -117,6 +135,12 @@ func (o Object) meta() *service.Meta {
 		return &o.ConfigMap.Meta
 	case o.Benchmark != nil:
 		return &o.Benchmark.Meta
+	case o.ModelCache != nil:
+		return &o.ModelCache.Meta
+	case o.StorageContainer != nil:
+		return &o.StorageContainer.Meta
+	case o.NodeGroup != nil:
+		return &o.NodeGroup.Meta
 	case o.Secret != nil:
 		return &o.Secret.Meta
 	case o.Account != nil:
@@ -230,7 +254,7 @@ func (f *Fleet) Apply(ctx context.Context, objects []Object, o ApplyOptions) ([]
 // routes tell of themselves.
 func (f *Fleet) applied(all ...Change) {
 	told := slices.DeleteFunc(slices.Clone(all), func(c Change) bool {
-		return c.Action == actionUnchanged || !slices.Contains([]string{runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, SecretKind, AccountKind}, c.ID.Kind)
+		return c.Action == actionUnchanged || !slices.Contains(ingredients, c.ID.Kind)
 	})
 	if len(told) > 0 {
 		f.cfg.Applied(told)
@@ -398,9 +422,11 @@ func (f *Fleet) takeLocked(obj Object, o ApplyOptions) {
 		f.resolver.put(obj)
 		f.relayLocked(id)
 		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) })
-	case acceleratorKind, BenchmarkKind, SecretKind, AccountKind:
+	case acceleratorKind, BenchmarkKind, CacheKind, NodeGroupKind, storageContainerKind, SecretKind, AccountKind:
 		f.resolver.put(obj)
-		f.services.renewLocked(func(e *entry) bool { return e.acceleratedBy(obj) || e.grantedBy(id) })
+		f.services.renewLocked(func(e *entry) bool {
+			return e.acceleratedBy(obj) || e.grantedBy(id) || e.keptBy(obj) || e.broughtBy(obj)
+		})
 	case "model":
 		f.resolver.put(obj)
 		f.services.renewLocked(func(e *entry) bool { return modelRef(e.object) == obj.Key.Name || e.failure != nil })
@@ -415,10 +441,10 @@ func (f *Fleet) takeLocked(obj Object, o ApplyOptions) {
 }
 
 func (f *Fleet) object(id ID) (Object, bool) {
-	switch id.Kind {
-	case runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, SecretKind, AccountKind:
+	switch {
+	case slices.Contains(ingredients, id.Kind):
 		return f.resolver.object(id)
-	case serviceKind:
+	case id.Kind == serviceKind:
 	default:
 		return f.routes.object(id)
 	}
@@ -433,21 +459,22 @@ func (f *Fleet) object(id ID) (Object, bool) {
 func (f *Fleet) Delete(_ context.Context, id ID) error {
 	f.services.mu.Lock()
 	defer f.services.mu.Unlock()
-	if _, ok := f.object(id); !ok {
+	was, ok := f.object(id)
+	if !ok {
 		return &NotFoundError{ID: id}
 	}
 	if err := f.cfg.Store.DeleteObject(id); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
-	switch id.Kind {
-	case runtimeKind, "model", weightKind, baseKind, acceleratorKind, configMapKind, BenchmarkKind, SecretKind, AccountKind:
+	switch {
+	case slices.Contains(ingredients, id.Kind):
 		f.resolver.remove(id)
 		if id.Kind == configMapKind {
 			f.relayLocked(id)
 		}
-		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) })
+		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) || e.keptBy(was) || e.broughtBy(was) })
 		f.applied(Change{ID: id, Action: actionDeleted})
-	case serviceKind:
+	case id.Kind == serviceKind:
 		f.services.deleteLocked(id.Key)
 	default:
 		f.routes.remove(id)

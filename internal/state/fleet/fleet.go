@@ -141,7 +141,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			e := newEntry(o)
 			e.record = pinned[o.Key]
 			f.services.mu.entries[o.Key] = e
-		case o.Runtime != nil, o.Model != nil, o.Base != nil, o.Accelerator != nil, o.ConfigMap != nil, o.Benchmark != nil, o.Secret != nil, o.Account != nil:
+		case o.Runtime != nil, o.Model != nil, o.Base != nil, o.Accelerator != nil, o.ConfigMap != nil, o.Benchmark != nil, o.ModelCache != nil, o.NodeGroup != nil, o.StorageContainer != nil, o.Secret != nil, o.Account != nil:
 			f.resolver.put(o)
 		case o.Routing != nil:
 			f.routes.put(o)

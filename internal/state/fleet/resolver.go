@@ -32,6 +32,7 @@ type resolver struct {
 		configs  map[ID]Object // ConfigMaps
 		// benchmarks are kept for whoever runs them.
 		benchmarks map[ID]Object
+		caches     map[ID]Object // ModelCaches, NodeGroups and StorageContainers: what models are fetched by
 		secrets    map[ID]Object
 		accounts   map[ID]Object
 	}
@@ -41,6 +42,7 @@ func newResolver(cfg *Config) *resolver {
 	r := &resolver{cfg: cfg}
 	r.mu.runtimes, r.mu.models, r.mu.bases, r.mu.benchmarks = map[ID]Object{}, map[ID]Object{}, map[ID]Object{}, map[ID]Object{}
 	r.mu.classes, r.mu.configs = map[ID]Object{}, map[ID]Object{}
+	r.mu.caches = map[ID]Object{}
 	r.mu.secrets, r.mu.accounts = map[ID]Object{}, map[ID]Object{}
 	return r
 }
@@ -58,6 +60,8 @@ func (r *resolver) of(kind string) map[ID]Object {
 		return r.mu.configs
 	case BenchmarkKind:
 		return r.mu.benchmarks
+	case CacheKind, NodeGroupKind, storageContainerKind:
+		return r.mu.caches
 	case SecretKind:
 		return r.mu.secrets
 	case AccountKind:
@@ -90,7 +94,7 @@ func (r *resolver) objects(match func(ID, Object) bool) []Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []Object
-	for _, kept := range []map[ID]Object{r.mu.runtimes, r.mu.models, r.mu.bases, r.mu.classes, r.mu.configs, r.mu.benchmarks, r.mu.secrets, r.mu.accounts} {
+	for _, kept := range []map[ID]Object{r.mu.runtimes, r.mu.models, r.mu.bases, r.mu.classes, r.mu.configs, r.mu.benchmarks, r.mu.caches, r.mu.secrets, r.mu.accounts} {
 		for id, o := range kept {
 			if match(id, o) {
 				out = append(out, o)
@@ -126,7 +130,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	}
 	in := workload.Input{Service: svc, URI: m.uri, Files: m.own, Credentials: m.credentials, Attributes: m.attributes, Adapters: m.adapters, Parts: m.parts, Cluster: r.cfg.Cluster, NoGPUs: host.Accelerators == 0, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
 	if r.cfg.Cluster {
-		in.Placement, in.Secret = m.placement, m.secret
+		in.Placement, in.Secret, in.Brought = m.placement, m.secret, r.brought(m)
 	}
 	req := selection.Request{Service: svc, Attributes: m.attributes, Classes: r.classes()}
 	hash := selectionHash(w.object)

@@ -29,8 +29,11 @@ func (r *resolver) credentials(s *service.Service, model *service.Model, uri str
 		return service.Credentials{}, nil
 	}
 	c := credentials.Of(s, r.accounts(s.Namespace))
-	if model != nil {
+	switch cache := r.cacheOf(s, uri); {
+	case model != nil && model.Secret != nil:
 		c = credentials.ByModel(c, model, uri)
+	case cache != nil:
+		c = credentials.ByCache(c, r.cacheCredentials(cache), uri)
 	}
 	_, err := r.open(c.Of(uri))
 	return c, err

@@ -55,7 +55,7 @@ type Annotation struct {
 // "internal.serving.kserve.io/". docs/manifests.md has the same table.
 var Annotations = func() map[string]Annotation {
 	const (
-		kept    = "models are kept where they are fetched"
+		kept    = "a model is kept on every node of its LocalModelCache's groups"
 		ports   = "the metrics of a replica are at its own port"
 		noStore = "a logger sends to its `url`, and needs no secret"
 		claims  = "write `resourceClaims` into the pod, which name a ResourceClaimTemplate of yours"
@@ -72,7 +72,7 @@ var Annotations = func() map[string]Annotation {
 		"autoscalerClass":             {both | OnRuntime, ""},
 		"deploymentMode":              {OnService | OnGraph, ""},
 		"disable-auto-update":         {OnService, "a service follows the changes of its runtime"},
-		"disable-localmodel":          {both, kept},
+		"disable-localmodel":          {both, ""},
 		"enable-metric-aggregation":   {OnService | OnRuntime, ports},
 		"enable-prometheus-scraping":  {OnService | OnRuntime, ports},
 		"enable-served-by-header":     {OnLLM, "answers do not name the service"},

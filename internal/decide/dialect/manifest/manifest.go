@@ -36,6 +36,12 @@ const (
 	KindReserve Kind = "Reserve"
 	// KindBenchmark is a benchmark to run.
 	KindBenchmark Kind = "Benchmark"
+	// KindModelCache is a model that is fetched ahead of its use, KindNodeGroup nodes
+	// that keep such models.
+	KindModelCache Kind = "ModelCache"
+	KindNodeGroup  Kind = "NodeGroup"
+	// KindStorageContainer is a container that fetches models.
+	KindStorageContainer Kind = "StorageContainer"
 	// KindSecret and KindAccount are what models are fetched with, on one machine.
 	KindSecret  Kind = "Secret"
 	KindAccount Kind = "ServiceAccount"
@@ -45,7 +51,7 @@ const (
 )
 
 // Object is one document read into the hub. Exactly one of Service, Runtime,
-// Model, Base, Accelerator, ConfigMap, Routing, Benchmark, Secret, Account and Scheduling is set, or none for
+// Model, Base, Accelerator, ConfigMap, Routing, Benchmark, ModelCache, NodeGroup, StorageContainer, Secret, Account and Scheduling is set, or none for
 // KindReserve.
 type Object struct {
 	Origin service.Origin
@@ -63,8 +69,13 @@ type Object struct {
 	Routing   routing.Object
 	// Benchmark is run once.
 	Benchmark *load.Job
-	Secret    *service.Secret
-	Account   *service.Account
+	// ModelCache is fetched ahead of its use, to the nodes of NodeGroups.
+	ModelCache *service.ModelCache
+	NodeGroup  *service.NodeGroup
+	// StorageContainer fetches models that this program does not.
+	StorageContainer *service.StorageContainer
+	Secret           *service.Secret
+	Account          *service.Account
 	// Scheduling is nil if nothing of it could be read.
 	Scheduling *service.Scheduling
 	// Original is the document as written, without its separator. Its first

@@ -88,9 +88,13 @@ func WarnManyMachines(r *Report, path string, c *service.Component) {
 	}
 }
 
+// fetchedSchemes are the schemes that files are fetched from, for people.
+var fetchedSchemes = strings.Join(service.FetchedSchemes, "://, ") + "://"
+
 // CheckURI checks that a model's files can be fetched from where they are said to
 // be. A runtime may fetch them itself where the service names it, or where it is
-// not yet known (helped).
+// not yet known (helped); on a cluster a StorageContainer may, of which the controller
+// knows.
 func CheckURI(r *Report, path, uri string, helped bool) {
 	if _, local := service.LocalPath(uri); local {
 		return
@@ -102,8 +106,13 @@ func CheckURI(r *Report, path, uri string, helped bool) {
 		r.OneMachine(path, true, "is a PersistentVolumeClaim, which one machine does not have: mount its volume and write file://PATH")
 	case helped:
 		r.Warnf(path, "nothing here fetches from %s://: it takes a runtime whose storageHelper is disabled", Clip(scheme))
+	case !service.ForeignURI(uri):
+		r.Refuse(path, "nothing fetches from %s://: put the model where one of %s leads to", Clip(scheme), fetchedSchemes)
 	default:
-		r.Refuse(path, "nothing fetches from %s://: put the model where one of %s leads to", Clip(scheme), strings.Join(service.FetchedSchemes, "://, ")+"://")
+		p := r.Problem(path, fmt.Sprintf("nothing fetches from %s:// on one machine: put the model where one of %s leads to", Clip(scheme), fetchedSchemes))
+		p.Readable, p.Platform = true, Process
+		p = r.Problem(path, fmt.Sprintf("is fetched by a ClusterStorageContainer that supports %s://: apply one, or put the model where one of %s leads to", Clip(scheme), fetchedSchemes))
+		p.Warning, p.Platform = true, Kubernetes
 	}
 }
 

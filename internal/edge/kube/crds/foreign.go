@@ -33,6 +33,7 @@ var projects = map[string][]definition{
 		{kserve, "ServingRuntime", "servingruntimes", []string{"v1alpha1"}, "", false},
 		{kserve, "ClusterServingRuntime", "clusterservingruntimes", []string{"v1alpha1"}, "", true},
 		{kserve, "TrainedModel", "trainedmodels", []string{"v1alpha1"}, "tm", false},
+		{kserve, "ClusterStorageContainer", "clusterstoragecontainers", []string{"v1alpha1"}, "", true},
 		{kserve, "InferenceGraph", "inferencegraphs", []string{"v1alpha1"}, "ig", false},
 		{kserve, "LLMInferenceService", "llminferenceservices", []string{"v1alpha2", "v1alpha1"}, "llmisvc", false},
 		{kserve, "LLMInferenceServiceConfig", "llminferenceserviceconfigs", []string{"v1alpha2", "v1alpha1"}, "", false},

@@ -1,0 +1,211 @@
+// Package prefetch fetches models ahead of their use, some at a time, and again where
+// that failed.
+package prefetch
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/precache"
+)
+
+// maxFetches is how many models are fetched at a time.
+const maxFetches = 2
+
+// Model is a model to fetch.
+type Model struct {
+	Key   service.Key
+	Files service.Files
+	// Refused says why it is not fetched; "" where it is.
+	Refused string
+}
+
+// Outcome is how far a model is.
+type Outcome struct {
+	State service.CacheState
+	// Reason says why it is not there, or not yet.
+	Reason string
+	// Done and Total are bytes; Total is 0 while it is not known.
+	Done, Total int64
+	// Again is when a fetch that failed is tried again.
+	Again time.Time
+}
+
+// Config is what models are fetched with. All is required.
+type Config struct {
+	// List is the models that there are to be.
+	List func() []Model
+	// Fetch returns once a model is here.
+	Fetch func(ctx context.Context, f service.Files, progress func(done, total int64)) error
+	// Told is called when a model has come, or fails to for another reason than before.
+	Told func(service.Key, Outcome)
+}
+
+// Fetches are the fetches of models. It is safe for concurrent use.
+type Fetches struct {
+	cfg     Config
+	changed chan struct{}
+
+	mu  sync.Mutex
+	all map[service.Key]*fetch
+}
+
+// fetch is what is known of a model.
+type fetch struct {
+	Outcome
+	files    string // its Files' key
+	failures int
+	failure  string             // the last one
+	cancel   context.CancelFunc // of the fetch that runs; nil for none
+}
+
+// New makes fetches, which Run starts.
+func New(cfg Config) *Fetches {
+	return &Fetches{cfg: cfg, changed: make(chan struct{}, 1), all: map[service.Key]*fetch{}}
+}
+
+// Changed has the models looked at again, and what failed tried again now: what it lacked
+// may have come.
+func (f *Fetches) Changed() {
+	f.mu.Lock()
+	for _, one := range f.all {
+		one.Again = time.Time{}
+	}
+	f.mu.Unlock()
+	f.wake()
+}
+
+func (f *Fetches) wake() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Outcome is what is known of a model.
+func (f *Fetches) Outcome(k service.Key) Outcome {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if one := f.all[k]; one != nil {
+		return one.Outcome
+	}
+	return Outcome{State: service.CachePending}
+}
+
+// Run fetches models until ctx ends, and returns once no fetch runs.
+func (f *Fetches) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for ctx.Err() == nil {
+		again := f.look(ctx, &running)
+		f.sleep(ctx, again)
+	}
+}
+
+// sleep returns once the models have changed, one is to be tried again, or ctx has ended.
+// A zero time is never.
+func (f *Fetches) sleep(ctx context.Context, until time.Time) {
+	var due <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-f.changed:
+	case <-due:
+	case <-ctx.Done():
+	}
+}
+
+// look ends the fetches of models that are gone or changed, and starts those that are due,
+// as many as may run. It returns when one is to be tried again, zero for never.
+func (f *Fetches) look(ctx context.Context, running *sync.WaitGroup) (again time.Time) {
+	models, now := f.cfg.List(), time.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count := f.settleLocked(models)
+	for _, m := range models {
+		one := f.all[m.Key]
+		switch {
+		case one.cancel != nil || one.State == service.CacheDownloaded:
+		case m.Refused != "":
+			one.Outcome = Outcome{State: service.CacheFailed, Reason: m.Refused}
+		case one.Again.After(now):
+			if again.IsZero() || one.Again.Before(again) {
+				again = one.Again
+			}
+		case count == maxFetches:
+			one.State, one.Reason = service.CachePending, fmt.Sprintf("%d models are fetched at a time: it waits for others", maxFetches)
+		default:
+			count++
+			fetching, cancel := context.WithCancel(ctx)
+			one.Outcome, one.cancel = Outcome{State: service.CacheDownloading}, cancel
+			running.Go(func() { f.fetch(fetching, m, one) })
+		}
+	}
+	return again
+}
+
+// settleLocked has an entry for each model and no other, and counts the fetches that run
+// still. One that was ended counts until it has ended.
+func (f *Fetches) settleLocked(models []Model) (running int) {
+	there := map[service.Key]string{}
+	for _, m := range models {
+		there[m.Key] = m.Files.Key()
+		if m.Refused != "" {
+			there[m.Key] = "refused"
+		}
+	}
+	maps.DeleteFunc(f.all, func(k service.Key, one *fetch) bool {
+		gone := there[k] != one.files
+		switch {
+		case one.cancel == nil:
+			return gone
+		case gone:
+			one.cancel()
+		}
+		running++
+		return false
+	})
+	for k, files := range there {
+		if f.all[k] == nil {
+			f.all[k] = &fetch{files: files, Outcome: Outcome{State: service.CachePending}}
+		}
+	}
+	return running
+}
+
+// fetch fetches a model.
+func (f *Fetches) fetch(ctx context.Context, m Model, one *fetch) {
+	err := f.cfg.Fetch(ctx, m.Files, func(done, total int64) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		one.Done, one.Total = done, max(total, 0)
+	})
+	f.mu.Lock()
+	ended := ctx.Err() != nil
+	before := one.failure
+	one.cancel()
+	one.cancel = nil
+	switch {
+	case ended:
+		one.Outcome = Outcome{State: service.CachePending}
+	case err != nil:
+		one.failures++
+		one.State, one.Reason, one.failure = service.CacheFailed, err.Error(), err.Error()
+		one.Again = time.Now().Add(precache.Wait(one.failures))
+	default:
+		one.failures, one.failure, one.State, one.Reason = 0, "", service.CacheDownloaded, ""
+	}
+	now := one.Outcome
+	f.mu.Unlock()
+	if !ended && (err == nil || now.Reason != before) {
+		f.cfg.Told(m.Key, now)
+	}
+	f.wake()
+}
