@@ -19,6 +19,7 @@ type supervisor struct {
 	longest time.Duration // the longest that it was ready before
 	ever    bool          // it has been ready
 	watched bool          // the liveness probe is being asked
+	kept    chan struct{} // closed when its guests are kept no more; nil where none are
 	readyProbe,
 	liveProbe *prober
 	oom int // processes ended for want of memory before this one started
@@ -29,8 +30,12 @@ type supervisor struct {
 // replica is to go.
 func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bool) {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	w := newSupervisor(u, r)
+	defer func() {
+		if cancel(); w.kept != nil {
+			<-w.kept // what it still says of this process is no news of the next
+		}
+	}()
 	unreached := make(chan error, 1)
 	go func() {
 		if err := u.reach(ctx, r); err != nil {
@@ -139,6 +144,22 @@ func (w *supervisor) turned(ctx context.Context, ok bool) {
 	w.u.o.update(w.u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Ready, "", w.r.note, at
 	})
+	w.keepGuests(ctx)
+}
+
+// keepGuests has the process hold the models of other services.
+func (w *supervisor) keepGuests(ctx context.Context) {
+	if w.r.spec.Repository == "" {
+		return
+	}
+	if w.kept == nil {
+		w.kept = make(chan struct{})
+		go func() {
+			defer close(w.kept)
+			newKeeper(w.u, w.r).run(ctx)
+		}()
+	}
+	w.u.lodge()
 }
 
 // watchLiveness begins to ask the liveness probe, once.
