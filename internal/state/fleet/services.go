@@ -23,12 +23,13 @@ type services struct {
 	mu struct {
 		sync.Mutex
 		entries map[service.Key]*entry
+		parents map[service.Key]service.Key // of the services that name one
 	}
 }
 
 func newServices(now func() time.Time) *services {
 	s := &services{queue: newQueue(), now: now}
-	s.mu.entries = map[service.Key]*entry{}
+	s.mu.entries, s.mu.parents = map[service.Key]*entry{}, map[service.Key]service.Key{}
 	return s
 }
 
@@ -55,6 +56,7 @@ type entry struct {
 	evicted string // why its replicas are to be ended once, if no request comes before
 	preload preload
 	deleted bool
+	placed  placement // of its model, where it names a parent
 	status  service.Status
 	retry   retry
 	canary  rollout.Canary // how far it has come, if it is one
@@ -116,6 +118,8 @@ func (s *services) putLocked(o Object, reselect bool) *work {
 	}
 	e.reselect = e.reselect || reselect
 	s.queue.fresh(o.Key)
+	s.bringUpLocked(o)
+	s.tellChildrenLocked(o.Key)
 	return created
 }
 
@@ -174,6 +178,7 @@ func (s *services) change(k service.Key, f func(*entry)) bool {
 func (s *services) deleteLocked(k service.Key) {
 	s.mu.entries[k].deleted = true
 	s.queue.fresh(k)
+	s.relateLocked(k)
 	s.endCanaryLocked(k)
 }
 
@@ -248,7 +253,7 @@ func modelRef(o Object) string {
 func (s *services) workLocked(k service.Key, e *entry) *work {
 	w := &work{snapshot: snapshot{key: k, object: e.object, record: e.record, failure: e.failure, unplaced: e.unplaced},
 		generation: e.generation, stale: e.stale, reselect: e.reselect, chosen: e.chosen, applied: e.applied,
-		wake: e.wake, asleep: e.asleep, evicted: e.evicted, preload: e.preload, files: e.files, roles: map[service.Role]roleState{}}
+		wake: e.wake, asleep: e.asleep, evicted: e.evicted, preload: e.preload, files: e.files, placed: e.placed, roles: map[service.Role]roleState{}}
 	for r, rs := range e.roles {
 		w.roles[r] = *rs
 	}
@@ -297,6 +302,10 @@ func (s *services) finish(w *work, status service.Status) {
 		e.canary = c
 		s.queue.add(w.key.Stable())
 	}
+	if e.placed != w.placed || w.isGuest() && !sameGuest(e.record, w.record) || w.object.Service.Repository {
+		defer s.relateLocked(w.key)
+	}
+	e.placed = w.placed
 	e.record, e.chosen, e.applied, e.failure, e.files = w.record, w.chosen, w.applied, w.failure, w.files
 	e.unplaced = w.unplaced
 	if w.failure == nil {
@@ -325,6 +334,8 @@ func (s *services) forget(k service.Key) {
 	defer s.mu.Unlock()
 	if e := s.mu.entries[k]; e != nil && e.deleted {
 		delete(s.mu.entries, k)
+		s.relateLocked(k)
+		delete(s.mu.parents, k)
 	}
 }
 
