@@ -102,11 +102,11 @@ func TestTrainedModels(t *testing.T) {
 	// up nobody; one too large is refused.
 	broken := write(t, dir, "broken.ubj", "no model")
 	n.do("apply", "-f", write(t, dir, "more.yaml", strings.TrimPrefix(trainedModel("bad", "file://"+broken, "64Mi"), "---\n")+
-		trainedModel("three", iris, "64Mi")+trainedModel("huge", iris, "1Gi")))
+		trainedModel("three", iris, "64Mi")+trainedModel("wide", iris, "300Mi")))
 	n.answersAs("three", "", http.StatusOK, `"predictions"`)
 	n.answersAs("bad", "", http.StatusServiceUnavailable, "broken.ubj")
-	n.answersAs("huge", "", http.StatusServiceUnavailable, "declares 1024 MiB")
-	for name, says := range map[string]string{"bad": "ModelLoadFailed", "huge": "MemoryResourceNotAvailable"} {
+	n.answersAs("wide", "", http.StatusServiceUnavailable, "declares 300 MiB")
+	for name, says := range map[string]string{"bad": "ModelLoadFailed", "wide": "MemoryResourceNotAvailable"} {
 		contains(t, n.do("describe", name), says)
 	}
 	if now := n.holds(1, "one", "two", "three")[0]; now.PID != first.PID {
@@ -137,8 +137,10 @@ func TestTrainedModels(t *testing.T) {
 
 	// What is deleted is unloaded, and its folder goes.
 	n.do("delete", "trainedmodel", "two")
-	n.holds(2, "one", "three")
+	n.holds(2, "one", "three", "wide") // which has the room now
+	n.answersAs("wide", "", http.StatusOK, `"predictions"`)
 	n.answersAs("two", "plain.default.localhost", http.StatusNotFound, "two")
+	contains(t, n.do("describe", "plain"), "one, in 2 of 2 replicas", "bad, in 0 of 2 replicas: ")
 	found, err := filepath.Glob(filepath.Join(n.dir, "processes", "*", "*", "two"))
 	if err != nil || len(found) > 0 {
 		t.Errorf("left behind: %q, %v", found, err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -39,6 +40,9 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 	}
 	if rt := s.Status.Runtime; rt.Name != "" {
 		line("Runtime", "%s (%s): %s", rt.Name, rt.Scope, orDash(rt.Why))
+	}
+	for _, l := range loads(s.Replicas) {
+		line("Loads", "%s", l)
 	}
 	line("Protocol", "%s", orDash(string(s.Status.Protocol)))
 	line("Revision", "%s", orDash(strings.Join(revisions(s), ", ")))
@@ -86,6 +90,26 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 		}
 		_ = tw.Flush()
 	}
+}
+
+// loads are the models of other services that the replicas load: by how many they are
+// loaded, and why not by others.
+func loads(replicas []replica.Replica) (out []string) {
+	loaded, why := map[string]int{}, map[string]string{}
+	for _, r := range replicas {
+		for name, g := range r.Guests {
+			if loaded[name] += 0; g.Loaded {
+				loaded[name]++
+			}
+			if g.Message != "" {
+				why[name] = ": " + command.OneLine(g.Message)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(loaded)) {
+		out = append(out, fmt.Sprintf("%s, in %d of %d replicas%s", name, loaded[name], len(replicas), why[name]))
+	}
+	return out
 }
 
 // revisions are the service's, each with its state: those that serve, then the

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -69,8 +70,31 @@ func (s *services) relateLocked(k service.Key) {
 
 // tellChildrenLocked queues the services that name k as their parent; mu is held.
 func (s *services) tellChildrenLocked(k service.Key) {
-	for _, e := range s.childrenLocked(k) {
-		s.queue.add(e.object.Key)
+	for child, p := range s.mu.parents {
+		if p == k && s.presentLocked(child) != nil {
+			s.queue.add(child)
+		}
+	}
+}
+
+// tellGuestsLocked queues the services to which what a reconcile of their parent found
+// matters. A host may have a thousand guests, each of which changes its replicas as it is
+// loaded. mu is held.
+func (s *services) tellGuestsLocked(w *work, e *entry) {
+	of := func(roles map[service.Role]*roleState) int {
+		if rs := roles[service.RoleEngine]; rs != nil {
+			return rs.scaled
+		}
+		return 0
+	}
+	if e.record != w.record || !reflect.DeepEqual(e.failure, w.failure) || of(e.roles) != w.roles[service.RoleEngine].scaled {
+		s.tellChildrenLocked(w.key)
+		return
+	}
+	for child, p := range s.mu.parents {
+		if p == w.key && !reflect.DeepEqual(guests.Replicas(e.lent, child.Name), guests.Replicas(w.replicas, child.Name)) {
+			s.queue.add(child)
+		}
 	}
 }
 
@@ -174,21 +198,12 @@ func (r *reconciler) settlePlace(ctx context.Context, w *work) (family, error) {
 // convergeGuest is converge of a service whose model its parent's replicas load.
 func (r *reconciler) convergeGuest(ctx context.Context, w *work, f family) (again time.Duration, err error) {
 	again = w.later
-	if w.placed.place == guests.Later {
-		w.stale, w.record, w.failure = false, nil, nil
-		if f.Failure != "" {
-			w.failure = &service.Failure{Reason: "InferenceServiceNotReady", Message: w.placed.why, Time: r.cfg.Now()}
-		}
+	if waits, failure := w.notYet(f); waits {
+		w.stale, w.record, w.failure = false, nil, failure
 		r.cfg.Traffic.Publish(w.view(r.cfg))
 		return again, nil
 	}
-	if why := refusals(f.Revision, f.models)[w.key.Name]; why != "" {
-		w.stale, w.record = false, nil
-		w.failure = &service.Failure{Reason: reasonMemory, Message: why, Time: r.cfg.Now()}
-		r.cfg.Traffic.Publish(w.view(r.cfg))
-		return 0, nil
-	}
-	if w.failure != nil && (w.failure.Reason == reasonMemory || w.failure.Replica != "") {
+	if x := w.failure; x != nil && (x.Reason == reasonMemory || x.Reason == reasonHost || x.Replica != "") {
 		w.failure = nil // of the last look
 	}
 	model := workload.Model{}
@@ -222,8 +237,28 @@ func (r *reconciler) convergeGuest(ctx context.Context, w *work, f family) (agai
 	return again, nil
 }
 
-// reasonMemory is KServe's reason for a model that its service has no memory for.
-const reasonMemory = "MemoryResourceNotAvailable"
+// KServe's reasons for a model that its service has no memory for, and for one whose
+// service does not serve.
+const (
+	reasonMemory = "MemoryResourceNotAvailable"
+	reasonHost   = "InferenceServiceNotReady"
+)
+
+// notYet reports whether w's model is loaded nowhere, and why; nil where that passes.
+func (w *work) notYet(f family) (bool, *service.Failure) {
+	switch {
+	case w.placed.place == guests.Later && f.Failure == "":
+		return true, nil
+	case w.placed.place == guests.Later:
+		return true, &service.Failure{Reason: reasonHost, Message: w.placed.why}
+	case f.Service.Stopped:
+		return true, &service.Failure{Reason: reasonHost, Message: f.Key.Name + ", whose replicas load it, is " + service.StoppedByOwner(f.Key)}
+	}
+	if why := refusals(f.Revision, f.models)[w.key.Name]; why != "" {
+		return true, &service.Failure{Reason: reasonMemory, Message: why}
+	}
+	return false, nil
+}
 
 // refusedChange is why replicas that have a model loaded refuse its present files; nil
 // where none does.
@@ -266,9 +301,7 @@ func guestRecord(w *work, f family, m workload.Model) *Record {
 // the host has them go.
 func (w *work) guestView(cfg *Config, f family) View {
 	v := w.view(cfg)
-	if v.Host = f.Key; f.Service.Stopped {
-		v.Reason, v.Cause, v.Blocked = "Stopped", f.Key.Name+" loads it, and is "+service.StoppedByOwner(f.Key), true
-	}
+	v.Host = f.Key
 	s := *w.object.Service
 	engine := service.Component{}
 	if c := f.Service.Components.Engine; c != nil {

@@ -124,6 +124,21 @@ func TestGuests(t *testing.T) {
 		t.Errorf("sleep: %v", err)
 	}
 
+	// While the parent is stopped, its models say so, and stay its guests.
+	r.apply(strings.Replace(parent("")[4:], "{name: p}", `{name: p, annotations: {serving.kserve.io/stop: "true"}}`, 1))
+	r.family("a", "b")
+	if c := r.ready("a"); c.Status != "False" || c.Reason != "InferenceServiceNotReady" || !strings.Contains(c.Message, "stopped by its owner") {
+		t.Errorf("a is %+v", c)
+	}
+	if v := r.traffic.views[key("a")]; !v.Blocked {
+		t.Errorf("of a was published %+v", v)
+	}
+	r.apply(parent("")[4:])
+	r.family("a", "b")
+	if c := r.ready("a"); c.Status != "True" || len(r.guestsOf()) != 2 {
+		t.Errorf("a is %+v, p is to load %q", c, r.guestsOf())
+	}
+
 	// A restart forgets no guest, though the models have not been looked at yet.
 	r.restart()
 	r.reconcile("p")

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/rollout"
@@ -56,7 +57,8 @@ type entry struct {
 	evicted string // why its replicas are to be ended once, if no request comes before
 	preload preload
 	deleted bool
-	placed  placement // of its model, where it names a parent
+	placed  placement         // of its model, where it names a parent
+	lent    []replica.Replica // its replicas as its guests were told of them
 	status  service.Status
 	retry   retry
 	canary  rollout.Canary // how far it has come, if it is one
@@ -113,6 +115,9 @@ func (s *services) putLocked(o Object, reselect bool) *work {
 		s.mu.entries[o.Key] = e
 		created = s.workLocked(o.Key, e)
 	} else {
+		if declaredMemory(e.object.Service) != declaredMemory(o.Service) {
+			defer s.tellChildrenLocked(o.parentKey())
+		}
 		e.object, e.manifests = o, e.manifests+1
 		e.renew()
 	}
@@ -302,8 +307,12 @@ func (s *services) finish(w *work, status service.Status) {
 		e.canary = c
 		s.queue.add(w.key.Stable())
 	}
-	if e.placed != w.placed || w.isGuest() && !sameGuest(e.record, w.record) || w.object.Service.Repository {
-		defer s.relateLocked(w.key)
+	if e.placed != w.placed || w.isGuest() && !sameGuest(e.record, w.record) {
+		s.relateLocked(w.key)
+	}
+	if w.object.Service.Repository {
+		s.tellGuestsLocked(w, e)
+		e.lent = w.replicas
 	}
 	e.placed = w.placed
 	e.record, e.chosen, e.applied, e.failure, e.files = w.record, w.chosen, w.applied, w.failure, w.files
@@ -333,9 +342,14 @@ func (s *services) forget(k service.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.mu.entries[k]; e != nil && e.deleted {
+		p := e.object.parentKey()
 		delete(s.mu.entries, k)
-		s.relateLocked(k)
 		delete(s.mu.parents, k)
+		if s.presentLocked(p) != nil {
+			s.queue.add(p)
+		}
+		s.tellChildrenLocked(p) // who may have its memory
+		s.tellChildrenLocked(k)
 	}
 }
 
