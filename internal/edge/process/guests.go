@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -315,7 +316,7 @@ func change(ctx context.Context, address, name, what string) error {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, probeBody))
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, maxWords))
 	if resp.StatusCode/100 == 2 {
 		return nil
 	}
@@ -325,8 +326,13 @@ func change(ctx context.Context, address, name, what string) error {
 	if json.Unmarshal(said, &words) == nil && words.Error != "" {
 		return errors.New(words.Error)
 	}
-	return fmt.Errorf("the server answers %s of the model with %s: %.300s", what, resp.Status, said)
+	// MLServer answers with a traceback, whose end tells.
+	cause := replica.Cause(strings.Split(strings.TrimSpace(string(said)), "\n"), 1)
+	return errors.New(withOutput("the server's answer to "+what+" is "+resp.Status, cause))
 }
+
+// maxWords bounds what is read of a server's answer to a change, in bytes.
+const maxWords = 256 << 10
 
 // modelReady reports whether a server says that a model is ready.
 func modelReady(ctx context.Context, address, name string) bool {

@@ -31,7 +31,7 @@ import (
 const repositoryVariable = "PROCESS_TEST_REPOSITORY"
 
 // runRepository is a server with the repository extension. A model's files are one file:
-// "bad …" is refused in these words, "hang" is loading until the client has gone, "forget"
+// "bad …" is refused in these words, "raise …" by a traceback, "hang" is loading until the client has gone, "forget"
 // is lost when the server sleeps.
 func runRepository(folder string) {
 	var mu sync.Mutex
@@ -54,6 +54,9 @@ func runRepository(folder string) {
 		case strings.HasPrefix(words, "bad"):
 			w.WriteHeader(http.StatusBadRequest)
 			_ = json.NewEncoder(w).Encode(map[string]string{"error": words})
+		case strings.HasPrefix(words, "raise"):
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = fmt.Fprintf(w, "Traceback (most recent call last):\n  File \"a.py\", line 1, in load\n    x()\nOSError: %s\n", words)
 		case words == "hang":
 			<-r.Context().Done()
 		default:
@@ -202,6 +205,10 @@ func TestGuests(t *testing.T) {
 		return !g.Loaded && g.Message == "bad wood" && g.Failures > 1 && !g.Retry.IsZero()
 	})
 	h.await("gone", "has no files", func(g replica.Guest, _ bool) bool { return g.Message == "no files at test://gone" })
+	h.write("bad", "raise hell")
+	h.await("bad", "fails with a traceback", func(g replica.Guest, _ bool) bool {
+		return g.Message == "the server's answer to load is 500 Internal Server Error: OSError: raise hell"
+	})
 	close(files.slow)
 	r := h.await("slow", "is loaded", isLoaded)
 	if g := r.Guests["hang"]; g.Loaded || g.Failures > 0 {
