@@ -35,14 +35,9 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 		line("Observed", "generation %d of %d: the last change is not yet reconciled", seen, s.Generation)
 	}
 	line("Model", "%s%s", orDash(s.Model), modelOf(s))
-	for _, a := range s.Adapters {
-		line("Adapter", "%s", admin.AdapterText(a))
-	}
+	describeOthers(line, s)
 	if rt := s.Status.Runtime; rt.Name != "" {
 		line("Runtime", "%s (%s): %s", rt.Name, rt.Scope, orDash(rt.Why))
-	}
-	for _, l := range loads(s.Replicas) {
-		line("Loads", "%s", l)
 	}
 	line("Protocol", "%s", orDash(string(s.Status.Protocol)))
 	line("Revision", "%s", orDash(strings.Join(revisions(s), ", ")))
@@ -89,6 +84,16 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 			_, _ = fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", orDash(e.Type), orDash(e.Reason), age(e.Time, now), command.OneLine(e.Message))
 		}
 		_ = tw.Flush()
+	}
+}
+
+// describeOthers prints what a service's replicas have besides its model.
+func describeOthers(line func(name, format string, args ...any), s admin.Service) {
+	for _, a := range s.Adapters {
+		line("Adapter", "%s", admin.AdapterText(a))
+	}
+	for _, l := range loads(s.Replicas) {
+		line("Loads", "%s", l)
 	}
 }
 

@@ -115,9 +115,7 @@ func (in Input) Hash() string {
 	if in.Fingerprint != "" {
 		parts = append(parts, in.Fingerprint)
 	}
-	if l := in.layout(); l != "" {
-		parts = append(parts, l)
-	}
+	parts = append(parts, in.layoutInput()...)
 	if len(in.Containers) > 0 { // what was a process is replaced as by any change
 		parts = append(parts, in.Containers)
 	}
@@ -363,9 +361,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 			c.Process.call(role, s.Name, in.predictor())
 		}
 		c.Process.settle(in, role, local, c.Limits.Standby)
-		if role == service.RoleEngine {
-			c.Process.hold(in.layout())
-		}
+		c.Process.hold(role, in.layout())
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err

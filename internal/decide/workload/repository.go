@@ -59,6 +59,20 @@ func (in Input) layout() Layout {
 			return "" // requests enter elsewhere than where the models are
 		}
 	}
+	return LayoutOf(in.engineCommand())
+}
+
+// layoutInput is the layout as an input of the hash: nothing without one.
+func (in Input) layoutInput() []any {
+	if l := in.layout(); l != "" {
+		return []any{l}
+	}
+	return nil
+}
+
+// engineCommand is the command line of the engine on one machine, templates unfilled; nil
+// where there is none.
+func (in Input) engineCommand() []string {
 	var local *service.Local
 	if in.Runtime != nil && in.Runtime.Components.Engine != nil {
 		local = in.Runtime.Components.Engine.Local
@@ -67,7 +81,7 @@ func (in Input) layout() Layout {
 		local = own.Local
 	}
 	if local == nil {
-		return ""
+		return nil
 	}
 	// The arguments of the service's container go over the command's.
 	command := local.Command
@@ -76,13 +90,13 @@ func (in Input) layout() Layout {
 			command = append(command[:1:1], MergeArgs(command[1:], m.Args)...)
 		}
 	}
-	return LayoutOf(command)
+	return command
 }
 
 // hold has the process serve a repository, which has no model when it starts: it is
 // told no model's name, and is ready when the server is.
-func (p *Process) hold(layout Layout) {
-	if p == nil || layout == "" {
+func (p *Process) hold(role service.Role, layout Layout) {
+	if p == nil || layout == "" || role != service.RoleEngine {
 		return
 	}
 	p.Repository = layout

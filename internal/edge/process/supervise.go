@@ -31,11 +31,7 @@ type supervisor struct {
 func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := newSupervisor(u, r)
-	defer func() {
-		if cancel(); w.kept != nil {
-			<-w.kept // what it still says of this process is no news of the next
-		}
-	}()
+	defer w.leave(cancel)
 	unreached := make(chan error, 1)
 	go func() {
 		if err := u.reach(ctx, r); err != nil {
@@ -97,6 +93,14 @@ func newSupervisor(u *unit, r *running) *supervisor {
 		u.turn() // it may be wanted already
 	}
 	return w
+}
+
+// leave ends what was begun for the process. What its keeper still says of it would be no
+// news of the next.
+func (w *supervisor) leave(cancel context.CancelFunc) {
+	if cancel(); w.kept != nil {
+		<-w.kept
+	}
 }
 
 // judged takes in a verdict of the readiness probe. The failure is that of a process

@@ -227,7 +227,7 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	}
 	p.budget.Request(now)
 	g.route.request(now)
-	if t := &g.tally; p.scalable != nil && (p.ref.Pool || p.scalable.owner() != p.ref.Key) && // whose service would be woken for it
+	if t := &g.tally; p.wakesOther() &&
 		(t.stage == uncounted || v.Decision == admission.Queue && t.member == nil) {
 		t.countFor(p.d.demandOf(p.scalable.owner()), now)
 	}
@@ -242,6 +242,12 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		p.fail(out.Owner.(*Grant), shed(p.id, p.queue.shedReason(out, admission.Evicted), admission.Evicted, p.retryAfter(now)), now)
 	}
 	return nil, nil
+}
+
+// wakesOther reports whether it is another service that is woken for the pool's requests,
+// and whose demand they are.
+func (p *pool) wakesOther() bool {
+	return p.scalable != nil && (p.ref.Pool || p.scalable.owner() != p.ref.Key)
 }
 
 // checkAdmissible returns why g may neither go on nor wait.
