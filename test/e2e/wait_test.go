@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
 )
 
 // eventually polls until cond holds, and fails the test with its last state
@@ -84,13 +86,17 @@ type listed struct {
 		Revision string
 		URL      string
 	}
-	Replicas []struct {
-		ID, Revision, Phase, Message string
-		HTTP, GRPC, Metrics          string
-		PID, Restarts                int
-		GPUs                         []int
-		Woke                         struct{ Level int }
-	}
+	Replicas []listedReplica
+}
+
+// listedReplica is what it says of a replica.
+type listedReplica struct {
+	ID, Revision, Phase, Message string
+	HTTP, GRPC, Metrics          string
+	PID, Restarts                int
+	GPUs                         []int
+	Woke                         struct{ Level int }
+	Guests                       map[string]replica.Guest
 }
 
 // service asks the admin API for "namespace/name".

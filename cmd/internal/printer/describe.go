@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -34,9 +35,7 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 		line("Observed", "generation %d of %d: the last change is not yet reconciled", seen, s.Generation)
 	}
 	line("Model", "%s%s", orDash(s.Model), modelOf(s))
-	for _, a := range s.Adapters {
-		line("Adapter", "%s", admin.AdapterText(a))
-	}
+	describeOthers(line, s)
 	if rt := s.Status.Runtime; rt.Name != "" {
 		line("Runtime", "%s (%s): %s", rt.Name, rt.Scope, orDash(rt.Why))
 	}
@@ -86,6 +85,36 @@ func Describe(w io.Writer, s admin.Service, now time.Time) {
 		}
 		_ = tw.Flush()
 	}
+}
+
+// describeOthers prints what a service's replicas have besides its model.
+func describeOthers(line func(name, format string, args ...any), s admin.Service) {
+	for _, a := range s.Adapters {
+		line("Adapter", "%s", admin.AdapterText(a))
+	}
+	for _, l := range loads(s.Replicas) {
+		line("Loads", "%s", l)
+	}
+}
+
+// loads are the models of other services that the replicas load: by how many they are
+// loaded, and why not by others.
+func loads(replicas []replica.Replica) (out []string) {
+	loaded, why := map[string]int{}, map[string]string{}
+	for _, r := range replicas {
+		for name, g := range r.Guests {
+			if loaded[name] += 0; g.Loaded {
+				loaded[name]++
+			}
+			if g.Message != "" {
+				why[name] = ": " + command.OneLine(g.Message)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(loaded)) {
+		out = append(out, fmt.Sprintf("%s, in %d of %d replicas%s", name, loaded[name], len(replicas), why[name]))
+	}
+	return out
 }
 
 // revisions are the service's, each with its state: those that serve, then the

@@ -79,6 +79,21 @@ type Replica struct {
 	Standby     int       `json:"standby,omitempty"`
 	AsleepSince time.Time `json:"asleepSince,omitzero"`
 	Woke        *Woke     `json:"woke,omitempty"` // its last waking; nil without one
+	// Guests are the models of other services that its server was to load, by the
+	// names of the services; nil where it has a model of its own. The map is replaced,
+	// never changed in place.
+	Guests map[string]Guest `json:"guests,omitempty"`
+}
+
+// Guest is a model that a server which runs already loads beside others.
+type Guest struct {
+	Loaded bool `json:"loaded,omitempty"`
+	// Message is why it is not loaded, or what it waits for, and Failures how often in
+	// a row loading it has failed; Retry is when that is tried again.
+	Message  string    `json:"message,omitempty"`
+	Failures int       `json:"failures,omitempty"`
+	Retry    time.Time `json:"retry,omitzero"`
+	Progress *Progress `json:"progress,omitempty"` // of the fetch of its files
 }
 
 // Woke is a waking that made a replica ready.

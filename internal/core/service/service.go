@@ -152,8 +152,11 @@ type Service struct {
 	// to be selected (KServe's predictor with only containers).
 	Custom bool `json:"custom,omitempty"`
 	// Parent is a service of the namespace at whose host it answers too, by its name;
-	// "" for none.
+	// "" for none. Where that is a Repository, its replicas load the model.
 	Parent string `json:"parent,omitempty"`
+	// Repository: it has no model of its own. Where its server can, its replicas load
+	// those of the services that name it as their Parent.
+	Repository bool `json:"repository,omitempty"`
 	// AcceleratorClass names required accelerator classes (OME).
 	AcceleratorClass []string `json:"acceleratorClass,omitempty"`
 	// Accelerators are which class each role asks for. Those of AcceleratorClass are

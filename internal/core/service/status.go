@@ -51,6 +51,12 @@ const (
 	ConditionStopped        = "Stopped"
 )
 
+// KServe's conditions of a TrainedModel.
+const (
+	ConditionLoadedByParent  = "IsMMSPredictor"          // the replicas of its InferenceService load it
+	ConditionMemoryAvailable = "MemoryResourceAvailable" // and have the memory for it
+)
+
 // Condition is one fact about a service in the form Kubernetes uses.
 type Condition struct {
 	Type    string    `json:"type"`

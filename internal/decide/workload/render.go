@@ -85,6 +85,7 @@ func (in Input) Hash() string {
 	svc.Access = service.Access{Names: svc.Access.Names[:min(len(svc.Access.Names), 1)]}
 	svc.Bases, svc.RuntimeYields, svc.Accelerators = nil, false, nil // what comes of them counts
 	svc.Scheduling, svc.SchedulingFrom = nil, nil                    // they are the gateway's
+	svc.Repository = false                                           // what its server makes of it counts
 	svc.Residency = service.Residency{GPUMemory: svc.Residency.GPUMemory, GPUPercent: svc.Residency.GPUPercent, ShareGPU: svc.Residency.ShareGPU}
 	if in.Cluster {
 		svc.Residency = service.Residency{}
@@ -117,6 +118,7 @@ func (in Input) Hash() string {
 	if in.Fingerprint != "" {
 		parts = append(parts, in.Fingerprint)
 	}
+	parts = append(parts, in.layoutInput()...)
 	if len(in.Containers) > 0 { // what was a process is replaced as by any change
 		parts = append(parts, in.Containers)
 	}
@@ -376,6 +378,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 		}
 		c.Process.settle(in, role, local, c.Limits.Standby)
 		c.Process.drains(in, &c.Pod)
+		c.Process.hold(role, in.layout())
 	}
 	if err := c.adapt(in, data); err != nil {
 		return Component{}, err

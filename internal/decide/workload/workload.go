@@ -60,7 +60,13 @@ type Revision struct {
 	// Before is the revision that serves while no replica of this one has been
 	// ready yet; nil for none, and on a cluster, whose Deployments know it. It is
 	// no input of the hash.
-	Before      *Revision         `json:"before,omitempty"`
+	Before *Revision `json:"before,omitempty"`
+	// Guests are the models of other services that its replicas load, where they serve
+	// a repository. They are no input of the hash.
+	Guests []Guest `json:"guests,omitempty"`
+	// Host is the service whose replicas load the model; zero for a model with replicas
+	// of its own. Such a revision is the host's in all else, and no platform is given it.
+	Host        service.Key       `json:"host,omitzero"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
@@ -275,6 +281,9 @@ type Process struct {
 	EnvFrom    []corev1.EnvFromSource `json:"envFrom,omitempty"`
 	WorkingDir string                 `json:"workingDir,omitempty"`
 	Install    string                 `json:"install,omitempty"`
+	// Repository is the layout of the repository of models that it serves, which is its
+	// {{.ModelPath}}; "" for a process with a model of its own.
+	Repository Layout `json:"repository,omitempty"`
 	// Container is what it runs in; nil for a process of this machine's programs.
 	Container *Container    `json:"container,omitempty"`
 	Readiness *corev1.Probe `json:"readiness,omitempty"` // nil: TCP connect to the port

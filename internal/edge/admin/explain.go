@@ -31,6 +31,9 @@ func explainText(o fleet.Object, ex fleet.Explanation, result string) string {
 	if ex.Problem != "" {
 		fmt.Fprintf(&b, "  %-14s %s\n", "problem", ex.Problem)
 	}
+	if ex.Placed != "" {
+		fmt.Fprintf(&b, "  %-14s %s\n", "served", ex.Placed)
+	}
 	if p := ex.Pinned; p.Name != "" {
 		note := ""
 		if ex.Result.Chosen == nil || ex.Result.Chosen.Name != p.Name {

@@ -2,6 +2,7 @@ package process
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -200,8 +201,14 @@ func (p *Platform) clearLayout(id string) {
 }
 
 // lay has the replica's model lie in one folder: for a program of this machine a folder
-// of links, for a container the mounts of it.
+// of links, for a container the mounts of it. A repository is empty at first.
 func (u *unit) lay(r *running) (err error) {
+	if c := u.component.Load(); c != nil && c.Process != nil && c.Process.Repository != "" {
+		// What a process before this one had is loaded by this one's keeper, not at its
+		// start, which one that does not load would hold up.
+		r.model = u.p.layout(u.id)
+		return errors.Join(os.RemoveAll(r.model), os.MkdirAll(r.model, 0o700))
+	}
 	if len(r.parts) == 0 {
 		return nil
 	}

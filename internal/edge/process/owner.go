@@ -85,6 +85,9 @@ func (o *owner) apply(r workload.Revision) error {
 	maps.DeleteFunc(o.want, func(role service.Role, _ int) bool { return r.Component(role) == nil })
 	o.converge()
 	o.publish()
+	for _, u := range o.units {
+		u.lodge()
+	}
 	return nil
 }
 
@@ -162,8 +165,12 @@ func (o *owner) converge() {
 			continue
 		}
 		byID[u.id] = u
-		roles[u.role] = append(roles[u.role], member{id: u.id, phase: u.view.Phase, created: u.view.Created,
-			current: u.revision == o.revision.Hash, before: o.isBefore(u), waiting: u.waiting, gpus: len(u.view.GPUs)})
+		phase, current := u.view.Phase, u.revision == o.revision.Hash
+		if current && phase == replica.Ready && !u.tried() && o.olderServes(u) {
+			phase = replica.Starting
+		}
+		roles[u.role] = append(roles[u.role], member{id: u.id, phase: phase, created: u.view.Created,
+			current: current, before: o.isBefore(u), waiting: u.waiting, gpus: len(u.view.GPUs)})
 	}
 	for role, members := range roles {
 		s := plan(o.want[role], members, o.victims[role], o.available(role), o.needs(role))
@@ -184,6 +191,14 @@ func (o *owner) converge() {
 		}
 	}
 	o.endSleepers()
+}
+
+// olderServes reports whether a replica of u's role and of another revision is ready. The
+// lock is held.
+func (o *owner) olderServes(u *unit) bool {
+	return slices.ContainsFunc(o.units, func(v *unit) bool {
+		return v.role == u.role && v.revision != o.revision.Hash && v.view.Phase == replica.Ready
+	})
 }
 
 // available is how many accelerators a replica of a role could be given. The lock

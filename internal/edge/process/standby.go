@@ -266,6 +266,10 @@ func (w *supervisor) awake(ctx context.Context, woke *replica.Woke) {
 			v.Woke = woke
 		}
 	})
+	if woke != nil {
+		w.u.woke.Store(true)
+	}
+	w.keepGuests(ctx)
 }
 
 // answers waits until the readiness probe succeeds.

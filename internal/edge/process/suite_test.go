@@ -22,6 +22,9 @@ import (
 
 func TestMain(m *testing.M) {
 	platformtest.Main()
+	if folder, ok := os.LookupEnv(repositoryVariable); ok {
+		runRepository(folder)
+	}
 	_ = os.Setenv(containers.Variable, containers.Off) // replicas are processes here; test/containers has the others
 	if dir, ok := os.LookupEnv(ownerVariable); ok {
 		os.Exit(runOwner(dir))

@@ -19,6 +19,7 @@ type supervisor struct {
 	longest time.Duration // the longest that it was ready before
 	ever    bool          // it has been ready
 	watched bool          // the liveness probe is being asked
+	kept    chan struct{} // closed when its guests are kept no more; nil where none are
 	readyProbe,
 	liveProbe *prober
 	startProbe *prober    // nil once it has passed, and where there is none
@@ -31,8 +32,8 @@ type supervisor struct {
 // replica is to go.
 func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bool) {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	w := newSupervisor(u, r)
+	defer w.leave(cancel)
 	limit := w.watch(ctx)
 	begun, startup := time.Now(), time.NewTimer(limit)
 	defer startup.Stop()
@@ -120,6 +121,14 @@ func newSupervisor(u *unit, r *running) *supervisor {
 	return w
 }
 
+// leave ends what was begun for the process. What its keeper still says of it would be no
+// news of the next.
+func (w *supervisor) leave(cancel context.CancelFunc) {
+	if cancel(); w.kept != nil {
+		<-w.kept
+	}
+}
+
 // judged takes in a verdict of the readiness probe. The failure is that of a process
 // that has read other files than those of its revision.
 func (w *supervisor) judged(ctx context.Context, ok bool) *failure {
@@ -165,6 +174,22 @@ func (w *supervisor) turned(ctx context.Context, ok bool) {
 	w.u.o.update(w.u, func(v *replica.Replica) {
 		v.Phase, v.Reason, v.Message, v.ReadyAt = replica.Ready, "", w.r.note, at
 	})
+	w.keepGuests(ctx)
+}
+
+// keepGuests has the process hold the models of other services.
+func (w *supervisor) keepGuests(ctx context.Context) {
+	if w.r.spec.Repository == "" {
+		return
+	}
+	if w.kept == nil {
+		w.kept = make(chan struct{})
+		go func() {
+			defer close(w.kept)
+			newKeeper(w.u, w.r).run(ctx)
+		}()
+	}
+	w.u.lodge()
 }
 
 // watchLiveness begins to ask the liveness probe, once.

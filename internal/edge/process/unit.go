@@ -48,6 +48,8 @@ type unit struct {
 
 	suspected chan struct{} // somebody could not reach it; holds one
 	turned    chan struct{} // level has changed; holds one
+	lodging   chan struct{} // the guests may have changed; holds one
+	woke      atomic.Bool   // the process has slept since its keeper looked
 
 	// Guarded by the owner's lock.
 	view     replica.Replica
@@ -58,7 +60,7 @@ type unit struct {
 
 func newUnit(o *owner, v replica.Replica) *unit {
 	u := &unit{p: o.p, o: o, id: v.ID, role: v.Role, revision: v.Revision, log: o.p.log(o.key, v.ID),
-		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), turned: make(chan struct{}, 1), view: v,
+		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), turned: make(chan struct{}, 1), lodging: make(chan struct{}, 1), view: v,
 		files: modelFiles{fetches: &o.p.fetches, stamp: o.p.cfg.Fingerprint, fetched: map[string]string{}}}
 	u.ending, u.cancel = context.WithCancel(context.Background())
 	return u
@@ -282,7 +284,7 @@ func (u *unit) release(r *running) {
 	if r.proc != nil {
 		child.EndMarked(replicaVariable, u.id, !r.adopted)
 	}
-	if len(r.parts) > 0 {
+	if len(r.parts) > 0 || r.spec.Repository != "" {
 		u.p.clearLayout(u.id)
 	}
 	u.p.memory.remove(r.memory)
@@ -293,6 +295,7 @@ func (u *unit) release(r *running) {
 	}
 	u.o.update(u, func(v *replica.Replica) {
 		v.GPUs, v.PID, v.HTTP, v.GRPC, v.Metrics, v.KVEvents, v.DataParallel = nil, 0, "", "", "", service.KVEvents{}, service.DataParallel{}
+		v.Guests = nil
 		if v.Phase == replica.Ready {
 			v.Phase = replica.Starting
 		}

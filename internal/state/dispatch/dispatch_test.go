@@ -21,15 +21,16 @@ import (
 type recorder struct {
 	mu      sync.Mutex
 	wakes   []int
+	asked   []string
 	sleeps  int
 	reports []autoscale.Demand
 	err     error
 	onWake  func()
 }
 
-func (r *recorder) Wake(_ context.Context, _ string, n int) error {
+func (r *recorder) Wake(_ context.Context, service string, n int) error {
 	r.mu.Lock()
-	r.wakes = append(r.wakes, n)
+	r.wakes, r.asked = append(r.wakes, n), append(r.asked, service)
 	err, f := r.err, r.onWake
 	r.mu.Unlock()
 	if f != nil {

@@ -64,8 +64,8 @@ func (e *endpoints) replace(c *PoolConfig) {
 			limit = n
 		}
 		var demand *demandCounter
-		if c.Shared && !part.Shared {
-			demand = e.entry.d.demandOf(part.Key)
+		if !part.Shared && (c.Shared || part.owner() != part.Key) {
+			demand = e.entry.d.demandOf(part.owner())
 		}
 		for i := range part.Replicas {
 			r := &part.Replicas[i]
@@ -202,7 +202,7 @@ func (e *endpoints) list(out []Endpoint, seen map[string]bool) []Endpoint {
 			one := Endpoint{ID: x.endpoint.id, Replica: x.endpoint.server.replica, Role: x.config.Entry, Phase: x.phase, Address: x.address, Rank: x.rank, GRPC: x.grpc, Protocol: x.config.Protocol,
 				InFlight: ep.InFlight, Limit: x.limit, Tokens: ep.Tokens, Open: ep.Open, Ejected: x.endpoint.breaker.ejected(), Message: x.message, Load: ep.Load, Record: x.endpoint.record.now()}
 			if !x.config.Shared {
-				one.Service = x.config.Key
+				one.Service = x.config.owner()
 			}
 			if s == &e.prefill {
 				one.Role = x.config.Prefill

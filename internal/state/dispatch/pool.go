@@ -227,9 +227,9 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 	}
 	p.budget.Request(now)
 	g.route.request(now)
-	if t := &g.tally; p.ref.Pool && p.scalable != nil && // whose service would be woken for it
+	if t := &g.tally; p.wakesOther() &&
 		(t.stage == uncounted || v.Decision == admission.Queue && t.member == nil) {
-		t.countFor(p.d.demandOf(p.scalable.Key), now)
+		t.countFor(p.d.demandOf(p.scalable.owner()), now)
 	}
 	if v.Decision == admission.Admit {
 		return x, nil
@@ -242,6 +242,12 @@ func (p *pool) admitOrQueue(g *Grant, now time.Time) (*slot, error) {
 		p.fail(out.Owner.(*Grant), shed(p.id, p.queue.shedReason(out, admission.Evicted), admission.Evicted, p.retryAfter(now)), now)
 	}
 	return nil, nil
+}
+
+// wakesOther reports whether it is another service that is woken for the pool's requests,
+// and whose demand they are.
+func (p *pool) wakesOther() bool {
+	return p.scalable != nil && (p.ref.Pool || p.scalable.owner() != p.ref.Key)
 }
 
 // checkAdmissible returns why g may neither go on nor wait.
@@ -399,7 +405,7 @@ func (p *pool) failQueue(why string, now time.Time) {
 // no replica is alive.
 func (p *pool) wakeIfNeeded() {
 	if m := p.scalable; m != nil && p.queue.Len() > 0 && p.entry.alive == 0 && p.closed == "" {
-		p.waker.ask(m.Key.String(), m.replicasFor(p.queue.Len()))
+		p.waker.ask(m.owner().String(), m.replicasFor(p.queue.Len()))
 	}
 }
 

@@ -46,6 +46,9 @@ type PoolConfig struct {
 	Needs []service.Role
 	// Parent is the service at whose host requests may name this one; "" for none.
 	Parent string
+	// Lender is the service whose Replicas a service has: demand for it is demand for
+	// that. It is the zero key of a service with replicas of its own.
+	Lender service.Key
 	// Limits are the entry role's.
 	Limits service.Limits
 	// Replicas are the service's, of every role. Those of a shared pool are
@@ -107,6 +110,14 @@ type Logger struct {
 
 // Ref is what the pool is routed to by.
 func (f *PoolConfig) Ref() routing.Ref { return routing.Ref{Pool: f.Shared, Key: f.Key} }
+
+// owner is the service whose the replicas are, and which is woken for more.
+func (f *PoolConfig) owner() service.Key {
+	if f.Lender != (service.Key{}) {
+		return f.Lender
+	}
+	return f.Key
+}
 
 // id names the pool: "namespace/name" of a service, "pool namespace/name" of a
 // shared one.

@@ -86,6 +86,8 @@ type Fleet struct {
 	routes     *Routes
 	resolver   *resolver
 	reconciler *reconciler
+	// over is the fleet that a draft is one of; nil for others.
+	over *Fleet
 }
 
 // New makes a fleet. Call Restore before Run.
@@ -141,6 +143,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 			e := newEntry(o)
 			e.record = pinned[o.Key]
 			f.services.mu.entries[o.Key] = e
+			f.services.bringUpLocked(o)
 		case o.Runtime != nil, o.Model != nil, o.Base != nil, o.Accelerator != nil, o.ConfigMap != nil, o.Benchmark != nil, o.ModelCache != nil, o.NodeGroup != nil, o.StorageContainer != nil, o.Secret != nil, o.Account != nil:
 			f.resolver.put(o)
 		case o.Routing != nil:
@@ -179,6 +182,7 @@ func (f *Fleet) Restore(ctx context.Context) error {
 // Wake asks for at least n replicas of a service; it is remembered, so it may
 // come before the service's first reconcile. The gateway calls it.
 func (f *Fleet) Wake(_ context.Context, k service.Key, n int) error {
+	k = f.services.hostOf(k)
 	if !f.services.change(k, func(e *entry) { e.wake, e.asleep, e.evicted = max(e.wake, n), false, "" }) {
 		return errNotFound("service", k)
 	}
@@ -187,6 +191,9 @@ func (f *Fleet) Wake(_ context.Context, k service.Key, n int) error {
 
 // Sleep ends a service's replicas until the next request or Wake.
 func (f *Fleet) Sleep(_ context.Context, k service.Key) error {
+	if host := f.services.hostOf(k); host != k {
+		return fmt.Errorf("%s has no replicas of its own to end: those of %s load it", k, host)
+	}
 	sleep := func(e *entry) { e.wake, e.asleep = 0, true }
 	f.services.change(k.Canary(), sleep)
 	if !f.services.change(k, sleep) {
@@ -211,7 +218,7 @@ func (f *Fleet) Reconcile(ctx context.Context, k service.Key) (time.Duration, er
 	again, err := f.reconciler.converge(ctx, w)
 	w.platformErr = err
 	f.services.finish(w, statusOf(w, f.cfg.URL(k)))
-	if err == nil {
+	if err == nil && !w.isGuest() { // whose replicas its host's account has
 		f.cfg.Usage.Observe(k, w.samples(f.cfg.Cluster, f.cfg.Traffic.InFlight))
 	}
 	if f.cfg.Report != nil && !k.IsCanary() {

@@ -223,6 +223,9 @@ type View struct {
 	Disaggregation service.Disaggregation
 	// Replicas are the service's, of every role.
 	Replicas []replica.Replica
+	// Host is the service whose replicas they are, where those load the model beside
+	// others; zero for none. What is asked of the service is asked of its host.
+	Host service.Key
 	// Adapters are the LoRA adapters that the replicas have.
 	Adapters []workload.Adapter
 	// Access is how requests reach the service, besides by its name and its URL.

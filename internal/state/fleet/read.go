@@ -10,6 +10,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
+	"roundhouse.dev/roundhouse/internal/decide/guests"
 	"roundhouse.dev/roundhouse/internal/decide/selection"
 	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -43,11 +44,14 @@ func (f *Fleet) Get(ctx context.Context, k service.Key) (ServiceState, error) {
 		f.services.mu.Unlock()
 		return ServiceState{}, errNotFound("service", k)
 	}
-	st := e.state(&f.cfg)
+	st, host := e.state(&f.cfg), f.services.hostOfLocked(k)
 	f.services.mu.Unlock()
 	var err error
-	if st.Replicas, err = f.cfg.Platform.Observe(ctx, k); err != nil {
+	if st.Replicas, err = f.cfg.Platform.Observe(ctx, host); err != nil {
 		return st, err
+	}
+	if host != k {
+		st.Replicas = guests.Replicas(st.Replicas, k.Name)
 	}
 	if st.Status.Canary != nil {
 		var canary []replica.Replica
@@ -110,6 +114,9 @@ type Explanation struct {
 	Attributes service.Attributes `json:"attributes"`
 	URI        string             `json:"uri,omitempty"`
 	Adapters   []workload.Adapter `json:"adapters,omitempty"`
+	// Placed is where the model of a service that names a parent is served, and why; ""
+	// for other services. Where the parent's replicas load it, Result is the parent's.
+	Placed string `json:"placed,omitempty"`
 	// Problem is what keeps the model from being known; the result then goes
 	// by what the manifest says alone.
 	Problem string                `json:"problem,omitempty"`
@@ -137,7 +144,16 @@ func (f *Fleet) Explain(ctx context.Context, o Object) (Explanation, error) {
 		ex.Pinned = e.record.Revision.Runtime
 	}
 	f.services.mu.Unlock()
-	req, runtimes := selection.Request{Service: o.Service, Attributes: m.attributes, Classes: f.resolver.classes()}, f.resolver.runtimesFor(o.Key.Namespace, host)
+	if o.Service.Parent != "" {
+		place, parent, why := f.explainPlace(ctx, o)
+		if ex.Placed = why; place == guests.Guest {
+			by, err := f.Explain(ctx, parent)
+			ex.Result, ex.Pinned = by.Result, by.Pinned
+			return ex, err
+		}
+	}
+	asked := f.resolver.asks(*o.Service)
+	req, runtimes := selection.Request{Service: &asked, Attributes: m.attributes, Classes: f.resolver.classes()}, f.resolver.runtimesFor(o.Key.Namespace, host)
 	if o.Service.Custom && !f.cfg.Cluster {
 		local := workload.LocalizeService(*o.Service, f.cfg.Catalog, host)
 		req.Service = &local
@@ -176,6 +192,7 @@ func (f *Fleet) Draft(ctx context.Context, objects []Object) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.over = f
 	for _, o := range f.resolver.objects(func(ID, Object) bool { return true }) {
 		d.resolver.put(o)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/guests"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 )
 
@@ -27,6 +28,7 @@ type work struct {
 	evicted    string // why it is stopped now; "" where it is not
 	preload    preload
 	files      string
+	placed     placement
 	roles      map[service.Role]roleState
 	// platformErr is what the platform refused.
 	platformErr error
@@ -69,9 +71,21 @@ type reconciler struct {
 // converge does the work of a reconcile. After an error w holds how far it
 // came.
 func (r *reconciler) converge(ctx context.Context, w *work) (time.Duration, error) {
+	if w.object.Service.Parent != "" && !w.key.IsCanary() {
+		f, err := r.settlePlace(ctx, w)
+		if err != nil {
+			return 0, err
+		}
+		if w.placed.place != guests.Own {
+			return r.convergeGuest(ctx, w, f)
+		}
+	}
 	again := w.later
 	if w.stale {
 		again = r.resolve(ctx, w)
+	}
+	if err := r.takeGuests(w); err != nil {
+		return 0, err
 	}
 	if err := r.applyRevision(ctx, w); err != nil {
 		return 0, err

@@ -201,7 +201,7 @@ func (s *services) residents() []*resident {
 	defer s.mu.Unlock()
 	out := make([]*resident, 0, len(s.mu.entries))
 	for k, e := range s.mu.entries {
-		if e.record == nil {
+		if e.record == nil || e.record.Revision.Host != (service.Key{}) { // whose host holds all
 			continue
 		}
 		x := &resident{key: k, name: k.String(), revision: e.record.Revision, spec: e.object.Service.Residency, stopped: e.object.Service.Stopped || e.asleep || e.deleted,

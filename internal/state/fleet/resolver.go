@@ -115,7 +115,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	if err != nil {
 		return nil, retryAfter, &service.Failure{Reason: "HostUnknown", Message: err.Error()}
 	}
-	plain := *w.object.Service
+	plain := r.asks(*w.object.Service)
 	plain.CanaryPercent = nil // makes no other revision
 	svc := &plain
 	m, err := r.model(ctx, w.object)
@@ -176,10 +176,25 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	rev.Service = w.key
 	next := &Record{Service: w.key, Selection: hash, Revision: rev, Inputs: r.inputs(w.object, rev.Runtime)}
 	if w.record != nil {
-		next.Learned = w.record.Learned
+		next.Learned, next.Revision.Guests = w.record.Learned, w.record.Revision.Guests
 		next.keepMeasured(w.record)
 	}
 	return next, 0, nil
+}
+
+// asks is a service with what it asks of a runtime. One without a model of its own that
+// names a runtime for several models asks for such a one.
+func (r *resolver) asks(s service.Service) service.Service {
+	if !s.Repository || s.Runtime == nil {
+		return s
+	}
+	for _, ns := range []string{s.Namespace, ""} {
+		if o, ok := r.object(ID{Kind: runtimeKind, Key: service.Key{Namespace: ns, Name: s.Runtime.Name}}); ok {
+			s.MultiModel = s.MultiModel || o.Runtime.MultiModel
+			break
+		}
+	}
+	return s
 }
 
 type choice struct {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/autoscale"
 	"roundhouse.dev/roundhouse/internal/decide/rollout"
@@ -23,12 +24,13 @@ type services struct {
 	mu struct {
 		sync.Mutex
 		entries map[service.Key]*entry
+		parents map[service.Key]service.Key // of the services that name one
 	}
 }
 
 func newServices(now func() time.Time) *services {
 	s := &services{queue: newQueue(), now: now}
-	s.mu.entries = map[service.Key]*entry{}
+	s.mu.entries, s.mu.parents = map[service.Key]*entry{}, map[service.Key]service.Key{}
 	return s
 }
 
@@ -55,6 +57,8 @@ type entry struct {
 	evicted string // why its replicas are to be ended once, if no request comes before
 	preload preload
 	deleted bool
+	placed  placement         // of its model, where it names a parent
+	lent    []replica.Replica // its replicas as its guests were told of them
 	status  service.Status
 	retry   retry
 	canary  rollout.Canary // how far it has come, if it is one
@@ -111,11 +115,16 @@ func (s *services) putLocked(o Object, reselect bool) *work {
 		s.mu.entries[o.Key] = e
 		created = s.workLocked(o.Key, e)
 	} else {
+		if declaredMemory(e.object.Service) != declaredMemory(o.Service) {
+			defer s.tellChildrenLocked(o.parentKey())
+		}
 		e.object, e.manifests = o, e.manifests+1
 		e.renew()
 	}
 	e.reselect = e.reselect || reselect
 	s.queue.fresh(o.Key)
+	s.bringUpLocked(o)
+	s.tellChildrenLocked(o.Key)
 	return created
 }
 
@@ -174,6 +183,7 @@ func (s *services) change(k service.Key, f func(*entry)) bool {
 func (s *services) deleteLocked(k service.Key) {
 	s.mu.entries[k].deleted = true
 	s.queue.fresh(k)
+	s.relateLocked(k)
 	s.endCanaryLocked(k)
 }
 
@@ -248,7 +258,7 @@ func modelRef(o Object) string {
 func (s *services) workLocked(k service.Key, e *entry) *work {
 	w := &work{snapshot: snapshot{key: k, object: e.object, record: e.record, failure: e.failure, unplaced: e.unplaced},
 		generation: e.generation, stale: e.stale, reselect: e.reselect, chosen: e.chosen, applied: e.applied,
-		wake: e.wake, asleep: e.asleep, evicted: e.evicted, preload: e.preload, files: e.files, roles: map[service.Role]roleState{}}
+		wake: e.wake, asleep: e.asleep, evicted: e.evicted, preload: e.preload, files: e.files, placed: e.placed, roles: map[service.Role]roleState{}}
 	for r, rs := range e.roles {
 		w.roles[r] = *rs
 	}
@@ -297,6 +307,14 @@ func (s *services) finish(w *work, status service.Status) {
 		e.canary = c
 		s.queue.add(w.key.Stable())
 	}
+	if e.placed != w.placed || w.isGuest() && !sameGuest(e.record, w.record) {
+		s.relateLocked(w.key)
+	}
+	if w.object.Service.Repository {
+		s.tellGuestsLocked(w, e)
+		e.lent = w.replicas
+	}
+	e.placed = w.placed
 	e.record, e.chosen, e.applied, e.failure, e.files = w.record, w.chosen, w.applied, w.failure, w.files
 	e.unplaced = w.unplaced
 	if w.failure == nil {
@@ -324,7 +342,14 @@ func (s *services) forget(k service.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.mu.entries[k]; e != nil && e.deleted {
+		p := e.object.parentKey()
 		delete(s.mu.entries, k)
+		delete(s.mu.parents, k)
+		if s.presentLocked(p) != nil {
+			s.queue.add(p)
+		}
+		s.tellChildrenLocked(p) // who may have its memory
+		s.tellChildrenLocked(k)
 	}
 }
 

@@ -248,7 +248,7 @@ func conditions(w *work, st service.Status) []service.Condition {
 	if c := w.canary; ready.Status == "True" && (ready.Message == "" || ready.Message == service.WakesAtRequest) && waiting(c) {
 		ready.Message = c.Why
 	}
-	out := []service.Condition{ready, selected, predictor, ingress}
+	out := append([]service.Condition{ready, selected, predictor, ingress}, guestConditions(w, cond)...)
 	if stopped {
 		out = append(out, cond(service.ConditionStopped, true, "Stopped", service.StoppedByOwner(w.object.Key)))
 	}

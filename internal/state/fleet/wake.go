@@ -66,6 +66,7 @@ func (f *Fleet) ExplainWake(ctx context.Context, k service.Key) (WakePlan, error
 	if r == nil {
 		return WakePlan{}, ErrNotShared
 	}
+	k = f.services.hostOf(k)
 	all := f.services.residents()
 	i := slices.IndexFunc(all, func(x *resident) bool { return x.key == k })
 	if i < 0 {

@@ -170,6 +170,8 @@ func readModel(r *manifest.Reader, at string, p *predictor, s *service.Service) 
 	} else if s.Model.Format.Name == "" {
 		r.Errorf(path+".modelFormat.name", "is missing: name the model's format, for example sklearn")
 	}
+	// As KServe has it: one for Hugging Face has its model's name among its arguments.
+	s.Repository = s.Model.URI == "" && m.Storage == nil && len(s.Model.Parts) == 0 && s.Model.Format.Name != "huggingface" && p.WorkerSpec == nil
 	s.ProtocolDefault = defaultProtocol(s)
 	engine.Main = mainContainer
 	if !reflect.DeepEqual(m.Container, corev1.Container{}) {

@@ -31,9 +31,9 @@ type trainedFiles struct {
 	Memory     *resource.Quantity `json:"memory"`
 }
 
-// readTrainedModel reads a model that KServe has a server of several models load. Here
-// each has replicas of its own; of the
-// InferenceService named it has the host.
+// readTrainedModel reads a model that KServe has the replicas of an InferenceService
+// load. Whether those here can is decided by what that runs on; on a cluster, each has
+// replicas of its own.
 func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 	s := r.Service(m.Metadata, o)
 	s.Model = &service.ModelSource{URI: fetched(m.Spec.Model.StorageURI)}
@@ -56,7 +56,8 @@ func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: *q}}}}
 		manifest.CheckContainer(r.Report, "spec.model.memory", s.Components.Engine.Pod.Containers[0])
 	}
-	r.Warnf("spec.inferenceService", "has the model answer at that service's host; the model is served by a replica of its own, which runs while nothing asks for it too")
+	p := r.Problem("spec.inferenceService", "has the model answer at that service's host; on a cluster the model is served by replicas of its own, which run while nothing asks for it too")
+	p.Warning, p.Platform = true, manifest.Kubernetes
 }
 
 // TrainedStatus is a service's status in the fields of a TrainedModel.

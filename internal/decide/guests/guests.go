@@ -1,0 +1,119 @@
+// Package guests decides which models are loaded into the running replicas of another
+// service, as KServe has a TrainedModel loaded by its InferenceService: whether that can
+// load it, whether its memory is enough, and what replicas are to who asks for the model.
+package guests
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+// Place is where a model that names a parent is served.
+type Place int
+
+// The places.
+const (
+	Later Place = iota // it is not known yet: the parent has not been resolved
+	Own                // in replicas of its own
+	Guest              // in the parent's replicas
+)
+
+// Parent is what is known of the service that a model names.
+type Parent struct {
+	Key service.Key
+	// Service is nil where there is none, Revision before its first.
+	Service  *service.Service
+	Revision *workload.Revision
+	// Failure is why it cannot be run; "" where it can, or has not been looked at.
+	Failure string
+}
+
+// Decide is where a model is served, and why.
+func Decide(p Parent, cluster bool) (Place, string) {
+	name := p.Key.Name
+	switch {
+	case cluster:
+		return Own, "on a cluster each model has replicas of its own"
+	case p.Service == nil:
+		return Own, "has replicas of its own: there is no service " + name + " to load it"
+	case !p.Service.Repository:
+		return Own, "has replicas of its own: " + name + " serves a model of its own, or containers, and loads no other"
+	case p.Revision != nil && p.Revision.Repository() == "":
+		return Own, fmt.Sprintf("has replicas of its own: %s runs on %s, which loads no models while it runs", name, p.Revision.Runtime.Name)
+	case p.Revision != nil:
+		return Guest, fmt.Sprintf("is loaded into the replicas of %s, which run on %s", name, p.Revision.Runtime.Name)
+	case p.Failure != "":
+		return Later, name + " cannot be run, into whose replicas it is to be loaded: " + p.Failure
+	}
+	return Later, name + " has not been resolved yet, into whose replicas it may be loaded"
+}
+
+// Model is what a model declares.
+type Model struct {
+	Name    string
+	Created time.Time
+	Memory  int64 // in bytes; 0 where nothing is declared
+}
+
+// Refuse returns why models do not fit into the memory limit of the replicas that load
+// them all, by their names; a limit of 0 is none. The older go first, and one that does
+// not fit leaves what is left to those after it.
+func Refuse(parent string, limit int64, models []Model) map[string]string {
+	if limit <= 0 {
+		return nil
+	}
+	models = slices.Clone(models)
+	slices.SortFunc(models, func(a, b Model) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+	})
+	out, left := map[string]string{}, limit
+	for _, m := range models {
+		if m.Memory > left {
+			out[m.Name] = fmt.Sprintf("spec.model.memory: declares %s, and of the %s that a replica of %s may use %s are left: raise the predictor's memory limit, or remove a model",
+				size(m.Memory), size(limit), parent, size(left))
+			continue
+		}
+		left -= max(m.Memory, 0)
+	}
+	return out
+}
+
+// size is a number of bytes in MiB, for people.
+func size(n int64) string { return fmt.Sprintf("%.4g MiB", float64(n)/(1<<20)) }
+
+// Replicas are a parent's replicas as those of one of its guests: ready are those that
+// have loaded it.
+func Replicas(of []replica.Replica, name string) []replica.Replica {
+	out := make([]replica.Replica, 0, len(of))
+	for _, r := range of {
+		if r.Role != service.RoleEngine {
+			continue
+		}
+		g := r.Guests[name]
+		r.Guests = nil
+		if r.Phase == replica.Ready && !g.Loaded {
+			r.ReadyAt = time.Time{}
+			if r.Phase, r.Reason, r.Message = replica.Starting, "ModelLoading", "is being loaded"; g.Message != "" {
+				r.Message = g.Message
+			}
+			if g.Failures > 0 {
+				r.Phase, r.Reason, r.FailedStarts, r.Restart = replica.Failed, ReasonLoadFailed, g.Failures, g.Retry
+			} else if r.Progress = g.Progress; g.Progress != nil {
+				r.Phase = replica.Fetching
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// ReasonLoadFailed is the reason of a model that its server refused, or whose files
+// could not be fetched.
+const ReasonLoadFailed = "ModelLoadFailed"

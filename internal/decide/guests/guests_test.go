@@ -1,0 +1,89 @@
+package guests
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"roundhouse.dev/roundhouse/internal/core/replica"
+	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/workload"
+)
+
+func TestDecide(t *testing.T) {
+	revision := func(l workload.Layout) *workload.Revision {
+		return &workload.Revision{Runtime: service.RuntimeChoice{Name: "rt"},
+			Components: []workload.Component{{Role: service.RoleEngine, Process: &workload.Process{Repository: l}}}}
+	}
+	holds, other := &service.Service{Repository: true}, &service.Service{}
+	for name, tt := range map[string]struct {
+		parent  Parent
+		cluster bool
+		want    Place
+		why     string
+	}{
+		"no parent":            {Parent{}, false, Own, "there is no service plain"},
+		"a model of its own":   {Parent{Service: other, Revision: revision("")}, false, Own, "plain serves a model of its own"},
+		"not resolved":         {Parent{Service: holds}, false, Later, "has not been resolved yet"},
+		"cannot be run":        {Parent{Service: holds, Failure: "no runtime"}, false, Later, "no runtime"},
+		"server of one model":  {Parent{Service: holds, Revision: revision("")}, false, Own, "plain runs on rt, which loads no models"},
+		"repository":           {Parent{Service: holds, Revision: revision(workload.LayoutMLServer)}, false, Guest, "loaded into the replicas of plain"},
+		"runs in spite of all": {Parent{Service: holds, Failure: "x", Revision: revision(workload.LayoutTriton)}, false, Guest, "rt"},
+		"cluster":              {Parent{Service: holds, Revision: revision(workload.LayoutTriton)}, true, Own, "on a cluster"},
+	} {
+		tt.parent.Key = service.Key{Namespace: "default", Name: "plain"}
+		if got, why := Decide(tt.parent, tt.cluster); got != tt.want || !strings.Contains(why, tt.why) {
+			t.Errorf("%s: %d, %q", name, got, why)
+		}
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
+	models := []Model{{"young", at(3), 60}, {"old", at(1), 50}, {"huge", at(2), 70}, {"free", at(4), 0}, {"a", at(3), 50}}
+	for limit, want := range map[int64][]string{
+		0: nil, 1000: nil, 230: nil, 229: {"young"}, 170: {"young"}, 169: {"a", "young"}, 100: {"huge", "young"}, 10: {"a", "huge", "old", "young"},
+	} {
+		got := slices.Sorted(maps.Keys(Refuse("plain", limit, models)))
+		if !slices.Equal(got, want) {
+			t.Errorf("limit %d: %q are refused, want %q", limit, got, want)
+		}
+	}
+	why := Refuse("plain", 100<<20, []Model{{"a", at(1), 64 << 20}, {"b", at(2), 64 << 20}})["b"]
+	if !strings.Contains(why, "spec.model.memory") || !strings.Contains(why, "declares 64 MiB") || !strings.Contains(why, "36 MiB are left") {
+		t.Errorf("why: %q", why)
+	}
+}
+
+func TestReplicas(t *testing.T) {
+	when := time.Unix(9, 0)
+	of := []replica.Replica{
+		{ID: "loaded", Role: service.RoleEngine, Phase: replica.Ready, ReadyAt: when, Guests: map[string]replica.Guest{"m": {Loaded: true}, "n": {Failures: 1}}},
+		{ID: "loading", Role: service.RoleEngine, Phase: replica.Ready, ReadyAt: when, Guests: map[string]replica.Guest{"n": {Loaded: true}}},
+		{ID: "fetching", Role: service.RoleEngine, Phase: replica.Ready, Guests: map[string]replica.Guest{"m": {Progress: &replica.Progress{Done: 1}}}},
+		{ID: "refused", Role: service.RoleEngine, Phase: replica.Ready, Guests: map[string]replica.Guest{"m": {Failures: 2, Message: "not a model", Retry: when}}},
+		{ID: "starting", Role: service.RoleEngine, Phase: replica.Starting, Message: "not ready", Guests: map[string]replica.Guest{"m": {Loaded: true}}},
+		{ID: "draining", Role: service.RoleEngine, Phase: replica.Draining, Guests: map[string]replica.Guest{"m": {Loaded: true}}},
+		{ID: "explainer", Role: service.RoleExplainer, Phase: replica.Ready},
+	}
+	var got []string
+	for _, r := range Replicas(of, "m") {
+		if r.Guests != nil {
+			t.Errorf("%s tells of other models", r.ID)
+		}
+		got = append(got, strings.Join([]string{r.ID, string(r.Phase), r.Reason, r.Message}, " "))
+	}
+	want := []string{"loaded Ready  ", "loading Starting ModelLoading is being loaded", "fetching Fetching ModelLoading is being loaded",
+		"refused Failed ModelLoadFailed not a model", "starting Starting  not ready", "draining Draining  "}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if r := Replicas(of, "m")[3]; r.FailedStarts != 2 || !r.Restart.Equal(when) {
+		t.Errorf("the next try: %+v", r)
+	}
+	if of[0].Guests == nil || of[1].Phase != replica.Ready {
+		t.Error("the parent's replicas were changed")
+	}
+}
