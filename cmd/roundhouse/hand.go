@@ -11,10 +11,11 @@ import (
 // it runs this there.
 func newHandListenerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    process.HandListener + " ADDRESS",
-		Short:  "Open an address in this network, and hand it over standard input",
-		Hidden: true,
-		Args:   cobra.ExactArgs(1),
-		RunE:   func(cmd *cobra.Command, args []string) error { return containers.Hand(cmd.Context(), args[0]) },
+		Use:     process.HandListener + " ADDRESS",
+		Short:   "Open an address in this network, and hand it over standard input",
+		Example: `  roundhouse hand-listener 127.0.0.1:20001 <&3`,
+		Hidden:  true,
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return containers.Hand(cmd.Context(), args[0]) },
 	}
 }

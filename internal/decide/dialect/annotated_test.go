@@ -360,15 +360,15 @@ spec:
 			"metadata.annotations[serving.kserve.io/exp-dra-device-class]: has no effect: write `resourceClaims` into the pod",
 			"metadata.annotations[serving.kserve.io/enable-tag-routing]: has no effect here: KServe reads it on InferenceService",
 			`metadata.annotations[serving.kserve.io/enable-served-by-heder]: is none of KServe's annotations and has no effect; did you mean "serving.kserve.io/enable-served-by-header"?`,
-			"spec.annotations[serving.kserve.io/nodegroup]: has no effect: models are kept",
+			"spec.annotations[serving.kserve.io/nodegroup]: has no effect: a model is kept on every node",
 			"spec.prefill.annotations[serving.kserve.io/server-type]: has no effect here: KServe reads it on runtimes",
 		}},
 		"a Config": {`
 apiVersion: serving.kserve.io/v1alpha2
 kind: LLMInferenceServiceConfig
 metadata: {name: a}
-spec: {annotations: {serving.kserve.io/model-based-routing-enabled: "true", serving.kserve.io/stpo: x}}
-`, []string{"spec.annotations[serving.kserve.io/stpo]: is none of KServe's annotations"}},
+spec: {annotations: {serving.kserve.io/model-based-routing-enabled: "true", serving.kserve.io/stopp: x}}
+`, []string{"spec.annotations[serving.kserve.io/stopp]: is none of KServe's annotations"}},
 		"a runtime": {`
 apiVersion: serving.kserve.io/v1alpha1
 kind: ServingRuntime

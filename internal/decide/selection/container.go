@@ -124,11 +124,8 @@ var interpreters = []string{"sh", "bash", "python", "node", "java", "perl", "rub
 // engine, "" when it can. What only a cluster has is named rather than left out:
 // without it the container would not be what its author wrote.
 func (p part) uncontained(h Host) string {
-	if calls := p.role == service.RoleRouter || p.role == service.RoleTransformer || p.role == service.RoleExplainer; calls && h.Containers.NoCalls != "" {
-		return "the " + string(p.role) + " calls the service's other components: " + h.Containers.NoCalls
-	}
-	if m := p.serving(); m != nil && slices.ContainsFunc(slices.Concat(m.Command, m.Args), func(w string) bool { return strings.HasPrefix(w, "--service-discovery") }) {
-		return "it looks for pods (--service-discovery), which one machine does not have"
+	if why := p.alone(h); why != "" {
+		return why
 	}
 	if gpus, _ := p.needs(); gpus > 0 && h.Containers.NoGPUs != "" {
 		return h.Containers.NoGPUs
@@ -162,6 +159,20 @@ func (p part) uncontained(h Host) string {
 				return why
 			}
 		}
+	}
+	return ""
+}
+
+// alone is why the part would not find those that it calls, if it were a container.
+func (p part) alone(h Host) string {
+	if p.role != service.RoleRouter && p.role != service.RoleTransformer && p.role != service.RoleExplainer {
+		return ""
+	}
+	if h.Containers.NoCalls != "" {
+		return "the " + string(p.role) + " calls the service's other components: " + h.Containers.NoCalls
+	}
+	if m := p.serving(); m != nil && slices.ContainsFunc(slices.Concat(m.Command, m.Args), func(w string) bool { return strings.HasPrefix(w, "--service-discovery") }) {
+		return "it looks for pods (--service-discovery), which one machine does not have"
 	}
 	return ""
 }

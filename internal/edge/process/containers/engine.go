@@ -145,11 +145,11 @@ func Environment() []string {
 type Finder struct {
 	Mode string
 
-	mu     sync.Mutex
-	looked time.Time
-	engine *Engine
-	lacks  string
-	noGPUs string
+	mu      sync.Mutex
+	looked  time.Time
+	engine  *Engine
+	lacks   string
+	noGPUs  string
 	noCalls string
 }
 
