@@ -73,7 +73,7 @@ func TestVLLMReplays(t *testing.T) {
 		gateway.complete(prompt(i))
 	}
 	if got := answered() - was; got != 0 {
-		t.Errorf("of %d prompts that one replica evicted, %v went to it and not to the one that holds them", len(elsewhere), got)
+		t.Errorf("of %d prompts that one replica evicted, %v went to it and not to the one that holds them:\n%s", len(elsewhere), got, kvFigures(gateway.send("GET", page, "").body))
 	}
 
 	// The engines go on while the gateway is started anew.
@@ -223,7 +223,7 @@ func rendersAlike(t *testing.T, engine *node) {
 		var told struct{ Tokens []uint32 }
 		path := strings.TrimPrefix(c.Path, "/prefix")
 		a, b := engine.post(path+"/render", string(c.Body)), engine.post("/tokenize", string(chat))
-		if json.Unmarshal([]byte(a.body), &rendered) != nil || json.Unmarshal([]byte(b.body), &told) != nil || len(told.Tokens) == 0 {
+		if json.Unmarshal([]byte(a.body), &rendered) != nil || json.Unmarshal([]byte(b.body), &told) != nil || len(rendered.Tokens) == 0 || len(told.Tokens) == 0 {
 			t.Errorf("%s: rendered: %.500s; tokenized: %.500s", c.Name, a, b)
 		} else if !slices.Equal(rendered.Tokens, told.Tokens) {
 			t.Errorf("%s: vLLM renders %v, and the chat that it is taken for %v", c.Name, rendered.Tokens, told.Tokens)

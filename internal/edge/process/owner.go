@@ -155,23 +155,7 @@ func (o *owner) converge() {
 			u.end()
 		}
 	}
-	roles := map[service.Role][]member{}
-	for role := range o.want {
-		roles[role] = nil
-	}
-	byID := map[string]*unit{}
-	for _, u := range o.units {
-		if u.recovered() || u.view.Phase == replica.Asleep {
-			continue
-		}
-		byID[u.id] = u
-		phase, current := u.view.Phase, u.revision == o.revision.Hash
-		if current && phase == replica.Ready && !u.tried() && o.olderServes(u) {
-			phase = replica.Starting
-		}
-		roles[u.role] = append(roles[u.role], member{id: u.id, phase: phase, created: u.view.Created,
-			current: current, before: o.isBefore(u), waiting: u.waiting, gpus: len(u.view.GPUs)})
-	}
+	roles, byID := o.members()
 	for role, members := range roles {
 		s := plan(o.want[role], members, o.victims[role], o.available(role), o.needs(role))
 		for _, id := range slices.Concat(s.drain, s.yield) {
@@ -191,6 +175,29 @@ func (o *owner) converge() {
 		}
 	}
 	o.endSleepers()
+}
+
+// members are the replicas that plan decides on, by role and by id. A current one that
+// has yet to try its guests counts as starting while an older one serves. The lock is
+// held.
+func (o *owner) members() (roles map[service.Role][]member, byID map[string]*unit) {
+	roles, byID = map[service.Role][]member{}, map[string]*unit{}
+	for role := range o.want {
+		roles[role] = nil
+	}
+	for _, u := range o.units {
+		if u.recovered() || u.view.Phase == replica.Asleep {
+			continue
+		}
+		byID[u.id] = u
+		phase, current := u.view.Phase, u.revision == o.revision.Hash
+		if current && phase == replica.Ready && !u.tried() && o.olderServes(u) {
+			phase = replica.Starting
+		}
+		roles[u.role] = append(roles[u.role], member{id: u.id, phase: phase, created: u.view.Created,
+			current: current, before: o.isBefore(u), waiting: u.waiting, gpus: len(u.view.GPUs)})
+	}
+	return roles, byID
 }
 
 // olderServes reports whether a replica of u's role and of another revision is ready. The
