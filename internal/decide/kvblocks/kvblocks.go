@@ -12,6 +12,7 @@ package kvblocks
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -162,6 +163,7 @@ type Alignment struct {
 	Max    int
 	chains map[uint64]uint64   // by text
 	texts  map[uint64][]uint64 // by chain
+	leads  map[uint64][]uint64 // by chain: see Leads
 	order  []uint64            // texts, a ring
 	oldest int
 }
@@ -186,6 +188,12 @@ func (a *Alignment) Known(texts []uint64) int {
 // next Learn.
 func (a *Alignment) Texts(chain uint64) []uint64 { return a.texts[chain] }
 
+// Leads are the blocks of text that end before the first block of KV of a prompt does,
+// where that is larger than a block of text, by the chain of that block of KV. Who holds
+// the chain holds them; who removes it may still hold them for another prompt that
+// begins alike. They are valid until the next Learn.
+func (a *Alignment) Leads(chain uint64) []uint64 { return a.leads[chain] }
+
 // Prompt is a prompt in both forms.
 type Prompt struct {
 	// Texts are the hashes of its blocks of BlockBytes bytes each, of Bytes in
@@ -199,33 +207,52 @@ type Prompt struct {
 }
 
 // Learn learns where the blocks of text of a prompt end. A block ends where as
-// large a part of the tokens ends as of the bytes. It calls f with each pair
-// that is new.
+// large a part of the tokens ends as of the bytes; those before the first end of a block
+// of KV are its leads. It calls f with each pair that is new.
 func (a *Alignment) Learn(p *Prompt, f func(text, chain uint64)) {
 	n := p.BlockTokens
 	if n <= 0 || p.Bytes <= 0 || len(p.Texts)*p.BlockBytes > p.Bytes {
 		return
 	}
-	chain, full := Seed(p.Adapter, n), 0
+	chain, full, begun := Seed(p.Adapter, n), 0, false
 	for i, t := range p.Texts {
 		end := int(int64(len(p.Tokens)) * int64((i+1)*p.BlockBytes) / int64(p.Bytes))
 		for ; (full+1)*n <= end; full++ {
 			chain = next(chain, p.Tokens[full*n:(full+1)*n])
 		}
 		if full == 0 {
-			continue // it ends before the first block of KV does
+			continue // a lead
 		}
+		first := !begun
+		begun = true
 		if _, ok := a.chains[t]; ok {
 			continue
 		}
+		if first {
+			a.lead(p.Texts[:i], chain, f)
+		}
 		a.add(t, chain)
+		a.texts[chain] = append(a.texts[chain], t)
+		f(t, chain)
+	}
+}
+
+// lead notes the leads of a chain that is new.
+func (a *Alignment) lead(texts []uint64, chain uint64, f func(text, chain uint64)) {
+	for _, t := range texts {
+		if _, ok := a.chains[t]; !ok {
+			a.add(t, chain)
+		}
+		if !slices.Contains(a.leads[chain], t) {
+			a.leads[chain] = append(a.leads[chain], t)
+		}
 		f(t, chain)
 	}
 }
 
 func (a *Alignment) add(text, chain uint64) {
 	if a.chains == nil {
-		a.chains, a.texts = map[uint64]uint64{}, map[uint64][]uint64{}
+		a.chains, a.texts, a.leads = map[uint64]uint64{}, map[uint64][]uint64{}, map[uint64][]uint64{}
 	}
 	limit := a.Max
 	if limit == 0 {
@@ -239,7 +266,6 @@ func (a *Alignment) add(text, chain uint64) {
 		a.oldest = (a.oldest + 1) % len(a.order)
 	}
 	a.chains[text] = chain
-	a.texts[chain] = append(a.texts[chain], text)
 }
 
 func (a *Alignment) forget(text uint64) {
@@ -253,5 +279,6 @@ func (a *Alignment) forget(text uint64) {
 	}
 	if a.texts[chain] = rest; len(rest) == 0 {
 		delete(a.texts, chain)
+		delete(a.leads, chain)
 	}
 }

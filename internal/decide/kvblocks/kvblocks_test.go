@@ -125,7 +125,7 @@ func TestAlignment(t *testing.T) {
 	a.Learn(&p, func(text, chain uint64) { learned[text] = chain })
 	// 2 tokens a block of text: every second one ends where a block of KV does.
 	for i, text := range p.Texts {
-		want := uint64(0)
+		want := chains[0] // the first is its lead
 		if i > 0 {
 			want = chains[(i+1)/2-1]
 		}
@@ -136,8 +136,25 @@ func TestAlignment(t *testing.T) {
 	if got := a.Texts(chains[0]); !slices.Equal(got, []uint64{12, 13}) {
 		t.Errorf("texts %v end in the first block, want 12 and 13", got)
 	}
-	if n := a.Known(p.Texts[1:]); n != 11 {
-		t.Errorf("%d blocks are known, want 11", n)
+	if got := a.Leads(chains[0]); !slices.Equal(got, []uint64{11}) {
+		t.Errorf("its leads are %v, want 11", got)
+	}
+	if n := a.Known(p.Texts); n != 12 {
+		t.Errorf("%d blocks are known, want 12", n)
+	}
+	// Another prompt that begins alike has the same lead, and both chains have it.
+	alike := slices.Clone(tokens)
+	alike[3]++
+	others, _ := e.Apply(&Event{Blocks: []uint64{7}, Tokens: alike[:4], BlockTokens: 4}, nil, nil)
+	another := Alignment{}
+	another.Learn(&p, func(uint64, uint64) {})
+	var pairs [][2]uint64
+	another.Learn(&Prompt{Texts: []uint64{11, 52, 53}, BlockBytes: 8, Bytes: 24, Tokens: alike[:6], BlockTokens: 4}, func(text, chain uint64) { pairs = append(pairs, [2]uint64{text, chain}) })
+	if want := [][2]uint64{{11, others[0]}, {52, others[0]}, {53, others[0]}}; !slices.Equal(pairs, want) {
+		t.Errorf("learned %v, want %v", pairs, want)
+	}
+	if a, b := another.Leads(chains[0]), another.Leads(others[0]); !slices.Equal(a, []uint64{11}) || !slices.Equal(b, []uint64{11}) {
+		t.Errorf("the leads are %v and %v", a, b)
 	}
 	// The oldest are forgotten.
 	q := p

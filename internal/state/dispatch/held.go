@@ -47,8 +47,8 @@ func (d *Dispatcher) KVEvent(id string, ev *kvblocks.Event) {
 		return
 	}
 	c.in, c.out = engine.Apply(ev, c.in[:0], c.out[:0])
-	c.tell(e, c.out, (*memory).removed)
-	c.tell(e, c.in, (*memory).stored)
+	c.tell(e, c.out, false)
+	c.tell(e, c.in, true)
 }
 
 // KVReset forgets what an endpoint's engine has said of its cache: events were
@@ -72,11 +72,21 @@ func (d *Dispatcher) Heard(id string, blocks []uint64) {
 	}
 }
 
-// tell has the pools of an endpoint note the blocks of text that end in chains.
-func (c *caches) tell(e *endpoint, chains []uint64, note func(m *memory, n int, texts []uint64)) {
+// tell has the pools of an endpoint note that it has stored, or removed, the blocks of
+// text that end in chains. What a prompt begins with before its first block of KV ends is
+// not removed with that: it may be another prompt's too, and alone it makes no endpoint
+// better than one that holds more.
+func (c *caches) tell(e *endpoint, chains []uint64, stored bool) {
+	note := (*memory).removed
 	c.texts = c.texts[:0]
 	for _, chain := range chains {
 		c.texts = append(c.texts, c.alignment.Texts(chain)...)
+		if stored {
+			c.texts = append(c.texts, c.alignment.Leads(chain)...)
+		}
+	}
+	if stored {
+		note = (*memory).stored
 	}
 	if len(c.texts) > 0 {
 		c.update(e, c.texts, note)
