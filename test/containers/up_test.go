@@ -214,6 +214,7 @@ spec:
         image: IMAGE
         imagePullPolicy: IfNotPresent
         env: [{name: TRY, value: "TRIED"}]
+        startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}
   explainer:
     containers:
       - name: kserve-container

@@ -146,6 +146,11 @@ func TestTrainedModels(t *testing.T) {
 		t.Errorf("left behind: %q, %v", found, err)
 	}
 
+	// One that another service is named for leaves at once, without a request.
+	moved := strings.TrimPrefix(trainedModel("three", iris, "64Mi"), "---\n")
+	n.do("apply", "-f", write(t, dir, "moved.yaml", strings.Replace(moved, "inferenceService: plain", "inferenceService: nobody", 1)))
+	n.holds(2, "one", "wide")
+
 	// A service that serves a model of its own loads no other: the rest gets replicas.
 	n.do("apply", "-f", write(t, dir, "own.yaml", strings.Replace(holder(0, "512Mi"), "modelFormat:", `storageUri: "`+iris+`"
       modelFormat:`, 1)))

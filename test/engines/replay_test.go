@@ -22,7 +22,7 @@ func TestVLLMReplays(t *testing.T) {
 	bin := vllm.needs(t, "vllm", "python")
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
 	const blocks = 24
-	n.apply(replaying(vllmPair(folder, 2, fmt.Sprintf(", --num-gpu-blocks-override, '%d', --enable-scale-out", blocks))))
+	n.apply(replaying(vllmPair(folder, 2, fmt.Sprintf(", --num-gpu-blocks-override, '%d', --enable-scale-out, --enable-auto-tool-choice, --tool-call-parser, hermes", blocks))))
 	n.ready("tiny", 2)
 	parts := n.publishing("tiny", 2)
 	a, b := n.direct(parts[0].HTTP), n.direct(parts[1].HTTP)

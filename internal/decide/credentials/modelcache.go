@@ -28,9 +28,9 @@ func OfCache(c *service.ModelCache, account func(name string) (Account, bool)) s
 
 // ByCache names what a service's files are fetched with of which those at a URI are kept
 // by a ModelCache: these as the cache fetches them, so that they are not fetched twice,
-// and all others with own.
+// and all others with own. One that has credentials of its own is fetched with these.
 func ByCache(own, cache service.Credentials, uri string) service.Credentials {
-	if cache.Zero() {
+	if cache.Zero() || !own.Zero() { // its own may be of another store, in which the URI is another model
 		return own
 	}
 	cache.Only, cache.Others = uri, &own
@@ -41,5 +41,8 @@ func ByCache(own, cache service.Credentials, uri string) service.Credentials {
 // one of the cluster serves all namespaces.
 func Serves(c *service.ModelCache, s *service.Service, uri string) bool {
 	_, without := s.Annotations[service.AnnotationNoModelCache]
+	if m := s.Model; m != nil && m.Storage != nil {
+		return false // its URI is one of the store that its own storage names
+	}
 	return !without && (c.Namespace == "" || c.Namespace == s.Namespace) && c.URI == uri
 }

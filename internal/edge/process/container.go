@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -193,6 +195,10 @@ func (u *unit) containerInvocation(r *running) (program string, args, env []stri
 	return r.container.engine.Path, args, append(lastOfEach(env), replicaVariable+"="+u.id), nil
 }
 
+// maxEnvLine is less than the longest line that engines read of a file of variables, in
+// bytes (Docker's client: 64 KiB).
+const maxEnvLine = 60 << 10
+
 // variables sorts a container's variables into the lines of the file that its engine
 // reads, and those that have several lines, which its client has in its own
 // environment. A name that the engine would read as anything else is refused: it
@@ -202,12 +208,16 @@ func variables(engine string, env []string) (lines string, inherited []string, e
 	for _, e := range env {
 		name, value, _ := strings.Cut(e, "=")
 		switch {
+		case !utf8.ValidString(e) || strings.Contains(value, "\x00"): // which Docker's client would print
+			return "", nil, failf("InvalidEnv", "variable %s has bytes that are no text, which %s cannot give to a container: mount them as a file, or encode them", strings.ToValidUTF8(name, "?"), engine)
+		case strings.ContainsFunc(name, unicode.IsSpace):
+			return "", nil, failf("InvalidEnv", "%q is not a variable's name that %s can give to a container: names have no spaces", name, engine)
 		case name == "" || strings.ContainsAny(name, "\r\n\x00") || strings.HasSuffix(name, "*") || strings.HasPrefix(strings.TrimSpace(name), "#"):
 			return "", nil, failf("InvalidEnv", "%q is not a variable's name that %s can give to a container: names have no line breaks, do not begin with # and do not end in *", name, engine)
-		case !strings.ContainsAny(value, "\r\n"):
+		case !strings.ContainsAny(value, "\r\n") && len(e) < maxEnvLine:
 			b.WriteString(e + "\n")
 		case clientReads(name):
-			return "", nil, failf("InvalidEnv", "variable %s has several lines, which %s would take for its own: give it another name", name, engine)
+			return "", nil, failf("InvalidEnv", "variable %s is long or has several lines, which %s would take for its own: give it another name", name, engine)
 		default:
 			inherited = append(inherited, e)
 		}

@@ -10,9 +10,11 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -82,18 +84,31 @@ func (u *unit) guests() (map[string]workload.Guest, bool) {
 	return out, true
 }
 
-// tried reports whether the replica has loaded each model once, or failed to: until
-// then those of the revision before go on. The owner's lock is held.
+// tried reports whether the replica has loaded each model that one of the revision before
+// has, or failed to, or has been ready for as long as a start may take: until then those
+// of the revision before go on. The owner's lock is held.
 func (u *unit) tried() bool {
 	if c := u.component.Load(); c == nil || c.Process == nil || c.Process.Repository == "" {
 		return true
 	}
+	limit := cmp.Or(u.component.Load().Limits.StartupTimeout, service.DefaultStartupTimeout)
+	if at := u.view.ReadyAt; !at.IsZero() && u.p.cfg.Now().Sub(at) > limit {
+		return true
+	}
 	for _, g := range u.o.revision.Guests {
-		if now := u.view.Guests[g.Name]; !now.Loaded && now.Failures == 0 {
+		if now := u.view.Guests[g.Name]; !now.Loaded && now.Failures == 0 && u.olderHas(g.Name) {
 			return false
 		}
 	}
 	return true
+}
+
+// olderHas reports whether a replica of another revision, which serves in this one's
+// place, has loaded a model. The owner's lock is held.
+func (u *unit) olderHas(name string) bool {
+	return slices.ContainsFunc(u.o.units, func(v *unit) bool {
+		return v.role == u.role && v.revision != u.revision && v.view.Phase == replica.Ready && v.view.Guests[name].Loaded
+	})
 }
 
 // tell publishes how far a guest is.
@@ -194,16 +209,7 @@ func sooner(a, b time.Duration) time.Duration {
 // begin does something for a guest beside the others.
 func (k *keeper) begin(ctx context.Context, name string, g *guest, do func(context.Context, string) outcome) {
 	ctx, g.cancel = context.WithCancel(ctx)
-	go func() {
-		select {
-		case k.slots <- struct{}{}:
-			o := do(ctx, name)
-			<-k.slots
-			k.done <- o
-		case <-ctx.Done():
-			k.done <- outcome{name: name, err: ctx.Err()}
-		}
-	}()
+	go func() { k.done <- do(ctx, name) }()
 }
 
 // take takes in what was done.
@@ -245,12 +251,15 @@ func (k *keeper) failed(o outcome, g *guest) {
 	if err != nil {
 		k.u.p.cfg.Logger.Warn("the repository of a replica cannot be changed", "replica", k.u.id, "model", o.name, "error", err)
 	}
-	message := oneLine(o.err.Error())
+	message := excerpt.Of(oneLine(o.err.Error()), maxMessage)
 	k.u.p.cfg.Logger.Warn("a model was not loaded", "replica", k.u.id, "model", o.name, "message", message, "retryIn", wait)
 	k.tell(o.name, func(v *replica.Guest) {
 		*v = replica.Guest{Loaded: g.has != nil, Message: message, Failures: g.failures, Retry: g.retry}
 	})
 }
+
+// maxMessage bounds what is kept of a server's words, in bytes.
+const maxMessage = 1024
 
 // load fetches a model's files, puts them into the repository and has the process load
 // them, if it has not done so for an owner before this one.
@@ -272,6 +281,14 @@ func (k *keeper) load(ctx context.Context, g workload.Guest) outcome {
 		return o
 	}
 	if o.err = k.repo.put(g, o.path); o.err != nil {
+		return o
+	}
+	// A store that is slow holds up its own model alone.
+	select {
+	case k.slots <- struct{}{}:
+		defer func() { <-k.slots }()
+	case <-ctx.Done():
+		o.err = ctx.Err()
 		return o
 	}
 	limit := cmp.Or(k.u.component.Load().Limits.StartupTimeout, service.DefaultStartupTimeout)

@@ -23,6 +23,7 @@ type supervisor struct {
 	readyProbe,
 	liveProbe *prober
 	startProbe *prober    // nil once it has passed, and where there is none
+	reached    bool       // the roles that it calls are being reached, or are
 	unreached  chan error // why it does not reach the roles that it calls; holds one
 	oom        int        // processes ended for want of memory before this one started
 }
@@ -84,17 +85,24 @@ func (w *supervisor) watch(ctx context.Context) (limit time.Duration) {
 		limit = service.DefaultStartupTimeout
 	}
 	if b := w.startProbe; b != nil {
-		first, limit = b.watchStartup, b.delay+time.Duration(b.patience)*b.period
+		first, limit = b.watchStartup, b.delay+time.Duration(min(int64(b.patience), int64(maxStartup/max(b.period, 1))))*b.period
 	}
+	reached := w.reached // what was opened stays open until ctx ends
+	w.reached = true
 	go func() {
-		if err := w.u.reach(ctx, w.r); err != nil {
-			w.unreached <- err
-			return
+		if !reached {
+			if err := w.u.reach(ctx, w.r); err != nil {
+				w.unreached <- err
+				return
+			}
 		}
 		first(ctx)
 	}()
 	return limit
 }
+
+// maxStartup bounds what a startup probe may ask for.
+const maxStartup = 365 * 24 * time.Hour
 
 // asked is the probe that tells how far a start is.
 func (w *supervisor) asked() *prober {

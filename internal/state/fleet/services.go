@@ -123,6 +123,12 @@ func (s *services) putLocked(o Object, reselect bool) *work {
 	}
 	e.reselect = e.reselect || reselect
 	s.queue.fresh(o.Key)
+	for _, p := range []service.Key{s.mu.parents[o.Key], o.parentKey()} { // what it was a guest of, and is
+		if s.presentLocked(p) != nil {
+			s.queue.add(p)
+			s.tellChildrenLocked(p)
+		}
+	}
 	s.bringUpLocked(o)
 	s.tellChildrenLocked(o.Key)
 	return created
