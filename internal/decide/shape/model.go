@@ -192,6 +192,8 @@ func (r *renderer) brought(pod *corev1.PodSpec, main *corev1.Container, f files,
 	mount, _ := r.place(pod, main, f)
 	c := by.DeepCopy()
 	c.Name, c.Args, c.VolumeMounts = f.fetcher, []string{f.uri, f.at}, nil
+	// What would have it run beside the server, or the API server refuse the pod.
+	c.RestartPolicy, c.Lifecycle, c.ReadinessProbe, c.LivenessProbe, c.StartupProbe, c.Ports = nil, nil, nil, nil, nil, nil
 	env, mounts := credentialsOf(main)
 	for _, e := range env {
 		if !slices.ContainsFunc(c.Env, func(own corev1.EnvVar) bool { return own.Name == e.Name }) {
