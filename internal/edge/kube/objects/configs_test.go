@@ -52,9 +52,10 @@ func TestConfigMaps(t *testing.T) {
 		kubetest.Eventually(t, func() string {
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			// One that a service names is kept, with a configuration or without.
 			o, ok := s.objects[fleet.ID{Kind: "configmap", Key: service.Key{Namespace: ns, Name: name}}]
 			got := ""
-			if ok {
+			if ok && o.ConfigMap.Schedulings["epp"] != nil {
 				got = o.ConfigMap.Schedulings["epp"].Picker.Scorers[0].Name
 			}
 			if got != want {
