@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,10 +23,10 @@ type supervisor struct {
 	kept    chan struct{} // closed when its guests are kept no more; nil where none are
 	readyProbe,
 	liveProbe *prober
-	startProbe *prober    // nil once it has passed, and where there is none
-	reached    bool       // the roles that it calls are being reached, or are
-	unreached  chan error // why it does not reach the roles that it calls; holds one
-	oom        int        // processes ended for want of memory before this one started
+	startProbe *prober      // nil once it has passed, and where there is none
+	reach      func() error // has it reach the roles that it calls, once
+	unreached  chan error   // why it does not reach the roles that it calls; holds one
+	oom        int          // processes ended for want of memory before this one started
 }
 
 // supervise watches over a process until it has ended, or, when this platform
@@ -34,6 +35,7 @@ type supervisor struct {
 func (u *unit) supervise(r *running) (tr *failure, lasted time.Duration, kept bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := newSupervisor(u, r)
+	w.reach = sync.OnceValue(func() error { return u.reach(ctx, r) })
 	defer w.leave(cancel)
 	limit := w.watch(ctx)
 	begun, startup := time.Now(), time.NewTimer(limit)
@@ -87,14 +89,10 @@ func (w *supervisor) watch(ctx context.Context) (limit time.Duration) {
 	if b := w.startProbe; b != nil {
 		first, limit = b.watchStartup, b.delay+time.Duration(min(int64(b.patience), int64(maxStartup/max(b.period, 1))))*b.period
 	}
-	reached := w.reached // what was opened stays open until ctx ends
-	w.reached = true
 	go func() {
-		if !reached {
-			if err := w.u.reach(ctx, w.r); err != nil {
-				w.unreached <- err
-				return
-			}
+		if err := w.reach(); err != nil {
+			w.unreached <- err
+			return
 		}
 		first(ctx)
 	}()
