@@ -12,6 +12,8 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/configfile"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/extproc"
+	"roundhouse.dev/roundhouse/internal/edge/process"
+	"roundhouse.dev/roundhouse/internal/edge/process/containers"
 )
 
 func newUpCommand() *cobra.Command {
@@ -150,4 +152,17 @@ path and model of the request choose it, as in the gateway.`,
 	o.Flags(f, cfg.Listen, cfg.HealthListen, "127.0.0.1:9090")
 	o.Sharing.Flags(f)
 	return cmd
+}
+
+// newHandListenerCommand is how `roundhouse up` opens an address in a container's network:
+// it runs this there.
+func newHandListenerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     process.HandListener + " ADDRESS",
+		Short:   "Open an address in this network, and hand it over standard input",
+		Example: `  roundhouse hand-listener 127.0.0.1:20001 <&3`,
+		Hidden:  true,
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return containers.Hand(cmd.Context(), args[0]) },
+	}
 }
