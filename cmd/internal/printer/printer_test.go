@@ -25,6 +25,8 @@ func TestServiceLine(t *testing.T) {
 	}{
 		{"serving", "True", "Serving", "", service.UpToDate, "on r, ready", "Serving"},
 		{"asleep", "True", "Asleep", service.WakesAtRequest, service.UpToDate, "on r, asleep, starts at the first request", "Asleep"},
+		{"asleep after a failure", "True", "Asleep", service.WakesAtRequest + "; the last try failed: exited with code 3", service.UpToDate,
+			"on r, asleep, starts at the first request; the last try failed: exited with code 3", "Asleep: starts at the first request; the last try failed: exited with code 3"},
 		{"of a dialect without the state", "True", "Serving", "", "", "on r, ready", "Serving"},
 		{"replaced", "True", "Serving", "revision b is not ready, the previous one keeps serving", service.InProgress,
 			"on r, ready, but revision b is not ready, the previous one keeps serving", "Serving: revision b is not ready, the previous one keeps serving"},

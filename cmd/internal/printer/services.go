@@ -245,6 +245,8 @@ func ServiceLine(s admin.Service) string {
 	switch {
 	case ready.Status == "True" && strings.HasSuffix(ready.Message, service.BeforeServes):
 		return on + "ready; the change is not in effect: " + ready.Message
+	case ready.Status == "True" && strings.HasPrefix(ready.Message, service.WakesAtRequest+";"):
+		return on + "asleep" + parenthesis(standby(s)) + ", " + ready.Message
 	case ready.Status == "True" && ready.Message != "" && ready.Message != service.WakesAtRequest:
 		return on + "ready, but " + ready.Message
 	case ready.Status == "True" && s.Canary() != "" && s.Canary() != service.UpToDate:

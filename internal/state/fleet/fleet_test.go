@@ -353,6 +353,40 @@ func TestStartingAfterFailure(t *testing.T) {
 	}
 }
 
+// TestAsleepAfterFailure: a service that sleeps says that its last start failed, until
+// a replica has been ready.
+func TestAsleepAfterFailure(t *testing.T) {
+	r := newRig(t)
+	r.apply(serviceYAML("a", "scaling: {minReplicas: 0, maxReplicas: 1, scaleToZeroAfter: 1m}"))
+	woken := func(rep replica.Replica) service.Condition {
+		t.Helper()
+		if err := r.Wake(t.Context(), key("a"), 1); err != nil {
+			t.Fatal(err)
+		}
+		r.reconcile("a")
+		rep.ID, rep.Role, rep.Revision = "a-0", service.RoleEngine, r.platform.revisions[key("a")].Hash
+		r.platform.replicas[key("a")] = []replica.Replica{rep}
+		r.reconcile("a")
+		for range 3 {
+			r.now = r.now.Add(time.Hour)
+			r.reconcile("a")
+		}
+		if n := r.platform.counts[engine("a")]; n != 0 {
+			t.Fatalf("idle, %d replicas are wanted", n)
+		}
+		r.platform.replicas[key("a")] = nil
+		r.reconcile("a")
+		return r.ready("a")
+	}
+	failed := woken(replica.Replica{Phase: replica.Failed, Reason: "Exited", Message: "exited with code 3"})
+	if want := service.WakesAtRequest + "; the last try failed: exited with code 3"; failed.Reason != "Asleep" || failed.Message != want {
+		t.Errorf("asleep after a failure, Ready is %+v", failed)
+	}
+	if c := woken(replica.Replica{Phase: replica.Ready}); c.Reason != "Asleep" || c.Message != service.WakesAtRequest {
+		t.Errorf("asleep after an answer, Ready is %+v", c)
+	}
+}
+
 // TestPlatformFailure: a revision the platform refused is handed to it again,
 // the wish to wake included.
 func TestPlatformFailure(t *testing.T) {

@@ -144,7 +144,7 @@ func lastFailure(w *work, present *service.Failure, ready int) *service.Failure 
 		return w.failure
 	case present != nil:
 		return present
-	case ready == 0 && !sleeping(w):
+	case ready == 0:
 		return w.past
 	case late:
 		return retried(w)
@@ -282,7 +282,7 @@ func predictorReady(w *work, cond func(string, bool, string, string) service.Con
 		return starting(w, cs, cond)
 	}
 	if sleeping(w) {
-		return cond(kind, true, "Asleep", service.WakesAtRequest)
+		return cond(kind, true, "Asleep", service.WakesAtRequest+lastTry(w))
 	}
 	message := short(w)
 	if late, bad := behind(w); late {
@@ -330,10 +330,15 @@ func starting(w *work, cs service.ComponentStatus, cond func(string, bool, strin
 	}); i >= 0 {
 		message += ": " + w.replicas[i].Message
 	}
-	if w.past != nil {
-		message += "; the last try failed: " + w.past.Message
+	return cond(service.ConditionPredictorReady, false, reason, message+lastTry(w))
+}
+
+// lastTry tells of a failure after which no replica has been ready, "" for none.
+func lastTry(w *work) string {
+	if w.past == nil {
+		return ""
 	}
-	return cond(service.ConditionPredictorReady, false, reason, message)
+	return "; the last try failed: " + w.past.Message
 }
 
 // ready is the status of a condition that a transition amounts to.
