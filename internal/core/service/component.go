@@ -320,3 +320,7 @@ type Requirement struct {
 	// Install is the line a person types to get it; empty means Local's.
 	Install string
 }
+
+// MaxVariable is how many bytes of NAME=value Linux gives a program in one variable:
+// MAX_ARG_STRLEN less the NUL that ends it.
+const MaxVariable = 128<<10 - 1

@@ -43,16 +43,31 @@ func Decide(p Parent, cluster bool) (Place, string) {
 		return Own, "on a cluster each model has replicas of its own"
 	case p.Service == nil:
 		return Own, "has replicas of its own: there is no service " + name + " to load it"
+	case !p.Service.Repository && p.Service.Custom:
+		return Own, "has replicas of its own: the predictor of " + name + " is a container of its author's, and it is not known how that loads models"
 	case !p.Service.Repository:
-		return Own, "has replicas of its own: " + name + " serves a model of its own, or containers, and loads no other"
+		return Own, "has replicas of its own: " + name + " serves a model of its own, and loads no other"
 	case p.Revision != nil && p.Revision.Repository() == "":
-		return Own, fmt.Sprintf("has replicas of its own: %s runs on %s, which loads no models while it runs", name, p.Revision.Runtime.Name)
+		return Own, "has replicas of its own: " + loadsNone(name, p.Revision)
 	case p.Revision != nil:
 		return Guest, fmt.Sprintf("is loaded into the replicas of %s, which run on %s", name, p.Revision.Runtime.Name)
 	case p.Failure != "":
 		return Later, name + " cannot be run, into whose replicas it is to be loaded: " + p.Failure
 	}
 	return Later, name + " has not been resolved yet, into whose replicas it may be loaded"
+}
+
+// loadsNone is why the replicas of a revision load no models.
+func loadsNone(name string, r *workload.Revision) string {
+	for _, role := range []service.Role{service.RoleTransformer, service.RoleRouter, service.RoleDecoder} {
+		if r.Component(role) != nil {
+			return fmt.Sprintf("requests to %s enter at its %s, which does not know which of the replicas behind it have loaded a model", name, role)
+		}
+	}
+	if c := r.Component(service.RoleEngine); c != nil && c.Process != nil && c.Process.Container != nil {
+		return fmt.Sprintf("%s runs on %s as a container, which models cannot be put into while it runs", name, r.Runtime.Name)
+	}
+	return fmt.Sprintf("%s runs on %s, which loads no models while it runs", name, r.Runtime.Name)
 }
 
 // Model is what a model declares.

@@ -17,6 +17,10 @@ func TestDecide(t *testing.T) {
 		return &workload.Revision{Runtime: service.RuntimeChoice{Name: "rt"},
 			Components: []workload.Component{{Role: service.RoleEngine, Process: &workload.Process{Repository: l}}}}
 	}
+	with := func(r *workload.Revision, c workload.Component) *workload.Revision {
+		r.Components = append(r.Components, c)
+		return r
+	}
 	holds, other := &service.Service{Repository: true}, &service.Service{}
 	for name, tt := range map[string]struct {
 		parent  Parent
@@ -29,6 +33,9 @@ func TestDecide(t *testing.T) {
 		"not resolved":         {Parent{Service: holds}, false, Later, "has not been resolved yet"},
 		"cannot be run":        {Parent{Service: holds, Failure: "no runtime"}, false, Later, "no runtime"},
 		"server of one model":  {Parent{Service: holds, Revision: revision("")}, false, Own, "plain runs on rt, which loads no models"},
+		"containers":           {Parent{Service: &service.Service{Custom: true}}, false, Own, "predictor of plain is a container of its author's"},
+		"transformer":          {Parent{Service: holds, Revision: with(revision(""), workload.Component{Role: service.RoleTransformer})}, false, Own, "enter at its transformer"},
+		"an image":             {Parent{Service: holds, Revision: with(&workload.Revision{Runtime: service.RuntimeChoice{Name: "rt"}}, workload.Component{Role: service.RoleEngine, Process: &workload.Process{Container: &workload.Container{}}})}, false, Own, "plain runs on rt as a container"},
 		"repository":           {Parent{Service: holds, Revision: revision(workload.LayoutMLServer)}, false, Guest, "loaded into the replicas of plain"},
 		"runs in spite of all": {Parent{Service: holds, Failure: "x", Revision: revision(workload.LayoutTriton)}, false, Guest, "rt"},
 		"cluster":              {Parent{Service: holds, Revision: revision(workload.LayoutTriton)}, true, Own, "on a cluster"},

@@ -314,10 +314,11 @@ type Process struct {
 	Permit bool `json:"permit,omitempty"`
 	// MemoryBytes limits one replica's memory; 0 is no limit.
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
-	// TerminationGrace is SIGTERM to SIGKILL; 0 means 30 s. Drain is for how long
-	// before SIGTERM the requests in flight may go on; 0 means as long.
-	TerminationGrace time.Duration `json:"terminationGrace,omitempty"`
-	Drain            time.Duration `json:"drain,omitempty"`
+	// TerminationGrace is SIGTERM to SIGKILL; nil means 30 s, and 0 ends the process at
+	// once. Drain is for how long before SIGTERM the requests in flight may go on; 0
+	// means as long.
+	TerminationGrace *time.Duration `json:"terminationGrace,omitempty"`
+	Drain            time.Duration  `json:"drain,omitempty"`
 }
 
 // Need is what one replica takes of its machine; nothing where it is no process.
