@@ -228,6 +228,9 @@ type Component struct {
 	Metrics service.Metrics `json:"metrics,omitzero"`
 	// Process is how the component runs on one machine; nil on a cluster.
 	Process *Process `json:"process,omitempty"`
+	// Repository is how the server of its pods finds the models of other services that
+	// it loads; "" for one with a model of its own.
+	Repository Layout `json:"repository,omitempty"`
 	// Limits is the settled scaling; not part of the hash.
 	Limits service.Limits `json:"limits"`
 	// Strategy and Budget are no inputs of the hash either: they say how replicas

@@ -32,8 +32,7 @@ type trainedFiles struct {
 }
 
 // readTrainedModel reads a model that KServe has the replicas of an InferenceService
-// load. Whether those here can is decided by what that runs on; on a cluster, each has
-// replicas of its own.
+// load. Whether those here can is decided by what that runs on.
 func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 	s := r.Service(m.Metadata, o)
 	s.Model = &service.ModelSource{URI: fetched(m.Spec.Model.StorageURI)}
@@ -56,8 +55,6 @@ func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: *q}}}}
 		manifest.CheckQuantity(r.Report, "spec.model.memory", *q)
 	}
-	p := r.Problem("spec.inferenceService", "has the model answer at that service's host; on a cluster the model is served by replicas of its own, which run while nothing asks for it too")
-	p.Warning, p.Platform = true, manifest.Kubernetes
 }
 
 // TrainedStatus is a service's status in the fields of a TrainedModel.

@@ -82,6 +82,7 @@ type outcome struct {
 	name    string
 	path    string
 	removed bool
+	known   bool // it had them already
 	err     error
 }
 
@@ -230,6 +231,9 @@ func (k *Keeper) take(o outcome) {
 		has := g.wants
 		g.has, g.path, g.failures, g.retry = &has, o.path, 0, time.Time{}
 		k.cfg.Tell(o.name, func(v *replica.Guest) { *v = replica.Guest{Loaded: true} })
+		if o.known {
+			break
+		}
 		k.cfg.Loaded(o.name, o.path)
 		k.cfg.Logger.Info("a model was loaded", "model", o.name)
 	case errors.Is(o.err, context.Canceled):
@@ -279,6 +283,7 @@ func (k *Keeper) load(ctx context.Context, g workload.Guest) outcome {
 	}
 	k.cfg.Tell(g.Name, func(v *replica.Guest) { v.Progress = nil })
 	if k.repo.has(g, o.path) && k.ready(ctx, g.Name) {
+		o.known = true
 		return o
 	}
 	if o.err = k.repo.put(g, o.path); o.err != nil {
