@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -96,7 +95,7 @@ func (r *renderer) repository(pod *corev1.PodSpec, main *corev1.Container) error
 	c := corev1.Container{
 		Name: Agent, Image: r.rev.Image,
 		Args: []string{"agent", "--list", listPath + "/" + ModelList, "--repository", modelPath, "--files", filesPath,
-			"--server", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(http))), "--listen", net.JoinHostPort("", strconv.Itoa(AgentPort))},
+			"--server", "127.0.0.1:" + strconv.Itoa(int(http)), "--listen", ":" + strconv.Itoa(AgentPort)},
 		Env: env, EnvFrom: append([]corev1.EnvFromSource(nil), main.EnvFrom...),
 		RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
 		Resources:     corev1.ResourceRequirements{Requests: smallest(), Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
