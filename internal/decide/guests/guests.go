@@ -118,7 +118,7 @@ func size(n int64) string { return fmt.Sprintf("%.4g MiB", float64(n)/(1<<20)) }
 // where it may: one whose command states no format tells by a model's files.
 func Unsupported(r *workload.Revision, framework string) string {
 	format := r.Component(service.RoleEngine).Flag("--format")
-	if format == "" || strings.EqualFold(format, framework) {
+	if format == "" || strings.Contains(format, "{{") || strings.EqualFold(format, framework) {
 		return ""
 	}
 	return fmt.Sprintf("spec.model.framework: %s runs on %s, which loads %s models alone, and no %s", r.Service.Name, r.Runtime.Name, format, framework)

@@ -123,6 +123,7 @@ func TestUnsupported(t *testing.T) {
 	}{
 		"the same":       {pod("--format", "XGBoost"), ""},
 		"none is stated": {pod("--format"), ""},
+		"a template":     {pod("--format={{.X}}"), ""},
 		"another":        {pod("--format", "sklearn"), "spec.model.framework: plain runs on rt, which loads sklearn models alone, and no xgboost"},
 		"a process":      {process, "which loads lightgbm models alone"},
 	} {
