@@ -253,7 +253,7 @@ func (f *Follower) begin(k service.Key) (s *snapshot, decided Decision, percent 
 func (f *Follower) lentLocked(o Object) (*Record, *Object) {
 	p := o.parentKey()
 	host, decided := f.mu.services[p], f.mu.decisions[p].Record
-	if p == (service.Key{}) || o.Key.IsCanary() || host == nil || host.deleted || decided == nil || decided.Revision.Repository() == "" {
+	if p == (service.Key{}) || o.Key.IsCanary() || host == nil || host.deleted || host.object.Service.Stopped || decided == nil || decided.Revision.Repository() == "" {
 		return nil, nil
 	}
 	for _, g := range decided.Revision.Guests {
@@ -321,6 +321,11 @@ func (f *Follower) drop(k service.Key) {
 	defer f.mu.Unlock()
 	if e := f.mu.services[k]; e != nil && e.deleted {
 		delete(f.mu.services, k)
+		for guest := range e.guests {
+			if f.mu.services[guest] != nil {
+				f.queue.add(guest)
+			}
+		}
 	}
 }
 
