@@ -49,7 +49,6 @@ func TestModels(t *testing.T) {
 		{"Slowly", 0, with(slowly)},
 		{"S3", 0, with(fromS3)},
 		{"SeveralURIs", 0, with(fromSeveral)},
-		{"TrainedModels", 0, with(trainedModels)},
 		{"S3KServeNames", 0, with(fromS3KServe)},
 		{"StorageConfig", 0, with(fromStorageConfig)},
 		{"GoogleEmulator", 0, with(fromGoogleEmulator)},

@@ -6,59 +6,90 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"roundhouse.dev/roundhouse/internal/edge/hubcache/hubtest"
+	"roundhouse.dev/roundhouse/test/kubernetes/node"
 )
 
 var trainedKind = schema.GroupVersionKind{Group: "serving.kserve.io", Version: "v1alpha1", Kind: "TrainedModel"}
 
 // trainedModels has a pod that runs load and unload models: it stays, and so do those of
 // its models that are well.
-func trainedModels(ctx context.Context, m *models) {
-	trained := func(name, uri string) string {
-		return fmt.Sprintf("---\napiVersion: serving.kserve.io/v1alpha1\nkind: TrainedModel\nmetadata: {name: %s, namespace: %s}\nspec: {inferenceService: hall, model: {framework: xgboost, storageUri: %q, memory: 16Mi}}\n", name, fetched, uri)
+func trainedModels(ctx context.Context, p *product) {
+	iris, err := os.ReadFile("../../examples/quickstart/models/iris.ubj")
+	p.do(err)
+	hub, err := hubtest.NewAt(node.Address)
+	p.do(err)
+	defer hub.Close()
+	hub.Add("models", "org/iris").Commit("main", map[string][]byte{"iris.ubj": iris}, "iris.ubj")
+	hub.Add("models", "org/broken").Commit("main", map[string][]byte{"broken.ubj": []byte("no tree")}, "broken.ubj")
+	hall := `
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: hall, namespace: shapes}
+spec:
+  predictor:
+    minReplicas: 1
+    maxReplicas: 1
+    model:
+      modelFormat: {name: xgboost}
+      protocolVersion: v2
+      resources: {limits: {memory: 256Mi}}
+      env: [{name: HF_ENDPOINT, value: "` + hub.URL + `"}]
+`
+	trained := func(name, repository string) string {
+		return fmt.Sprintf("---\napiVersion: serving.kserve.io/v1alpha1\nkind: TrainedModel\nmetadata: {name: %s, namespace: shapes}\nspec: {inferenceService: hall, model: {framework: xgboost, storageUri: \"hf://org/%s\", memory: 16Mi}}\n", name, repository)
 	}
-	m.s3.put(m.t, "broken/broken.ubj", []byte("no tree"))
-	const id, secret = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
-	hall := predictor("hall", "", ", serviceAccountName: hall", ", resources: {limits: {memory: 256Mi}}")
-	m.do(m.ApplyYAML(ctx, s3Secret("hall", id, secret, s3SecretKey)+s3Account("hall", `serving.kserve.io/s3-endpoint: "`+m.s3.address+`", serving.kserve.io/s3-usehttps: "0"`)+
-		hall+trained("oak", "s3://models/iris")))
-	m.answers(ctx, trainedKind, "oak")
-	first := m.awaitReplicas(ctx, fetched, "hall", 1)[0]
+	predicted := func(name string) {
+		p.t.Helper()
+		u := p.awaitReady(ctx, trainedKind, shapes, name)
+		request{p.address, p.host(u), "/v2/models/" + name + "/infer", irisTensor, predicts(irisClass, 3)}.must(p.t)
+	}
+	p.do(p.ApplyYAML(ctx, hall+trained("oak", "iris")))
+	predicted("oak")
+	first := p.awaitReplicas(ctx, shapes, "hall", 1)[0]
 
 	// One more, and one that is no model: in seconds, in the same pod.
 	began := time.Now()
-	m.do(m.ApplyYAML(ctx, trained("elm", "s3://models/iris/iris.ubj")+trained("ash", "s3://models/broken")))
-	m.answers(ctx, trainedKind, "elm")
-	m.t.Logf("loaded %.1f s after it was applied", time.Since(began).Seconds())
-	m.complains(ctx, trainedKind, "ash", "broken.ubj")
-	for kind, want := range map[string]string{"IsMMSPredictor": "True", "FrameworkSupported": "True", "MemoryResourceAvailable": "True", "InferenceServiceReady": "True", "Ready": "True"} {
-		u := m.awaitReady(ctx, trainedKind, fetched, "elm")
-		if got := condition(u, kind)["status"]; got != want {
-			m.t.Errorf("%s is %v, want %s", kind, got, want)
+	p.do(p.ApplyYAML(ctx, trained("elm", "iris")+trained("ash", "broken")))
+	predicted("elm")
+	p.t.Logf("loaded %.1f s after it was applied", time.Since(began).Seconds())
+	p.await(ctx, trainedKind, shapes, "ash", "refused", func(u *unstructured.Unstructured) bool {
+		message, _ := condition(u, "Ready")["message"].(string)
+		return condition(u, "Ready")["status"] == "False" && strings.Contains(message, "broken.ubj")
+	})
+	u := p.awaitReady(ctx, trainedKind, shapes, "elm")
+	for _, kind := range []string{"IsMMSPredictor", "FrameworkSupported", "MemoryResourceAvailable", "InferenceServiceReady"} {
+		if got := condition(u, kind)["status"]; got != "True" {
+			p.t.Errorf("%s is %v", kind, got)
 		}
 	}
-	request{m.address, "hall." + fetched + "." + domain, "/v2/models/oak/infer", irisTensor, predicts(irisClass, 3)}.must(m.t)
-	request{m.address, "hall." + fetched + "." + domain, "/v2/models/nobody/infer", irisTensor, func(status int, body []byte) error {
-		if status != http.StatusNotFound || !strings.Contains(string(body), "is not served by service "+fetched+"/hall") {
-			return fmt.Errorf("status %d: %.300s", status, body)
-		}
-		return nil
-	}}.must(m.t)
+	host := p.host(p.awaitReady(ctx, kserveService, shapes, "hall"))
+	status := func(host, model string, want int, says string) request {
+		return request{p.address, host, "/v2/models/" + model + "/infer", irisTensor, func(status int, body []byte) error {
+			if status != want || !strings.Contains(string(body), says) {
+				return fmt.Errorf("%s: status %d: %.300s", model, status, body)
+			}
+			return nil
+		}}
+	}
+	p.gets(ctx, status(host, "oak", http.StatusOK, "outputs"))
+	p.gets(ctx, status(host, "nobody", http.StatusNotFound, "is not served by service shapes/hall"))
 
-	// One that is deleted is unloaded.
-	_, err := m.Kubectl(ctx, "delete", "trainedmodels.serving.kserve.io/elm", "-n", fetched)
-	m.do(err)
-	m.gets(ctx, request{m.address, "", "/v2/models/elm/infer", irisTensor, func(status int, body []byte) error {
-		if status != http.StatusNotFound {
-			return fmt.Errorf("status %d: %.300s", status, body)
-		}
-		return nil
-	}})
-	if now := m.awaitReplicas(ctx, fetched, "hall", 1)[0]; now.UID != first.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
-		m.t.Errorf("pod %s took the place of %s, or its server was started again", now.Name, first.Name)
+	// One that is deleted is unloaded, and none of the others.
+	_, err = p.Kubectl(ctx, "delete", "trainedmodels.serving.kserve.io/elm", "-n", shapes)
+	p.do(err)
+	p.gets(ctx, status("", "elm", http.StatusNotFound, "elm"))
+	predicted("oak")
+	if now := p.awaitReplicas(ctx, shapes, "hall", 1)[0]; now.UID != first.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
+		p.t.Errorf("pod %s took the place of %s, or its server was started again", now.Name, first.Name)
 	}
-	m.do(m.DeleteYAML(ctx, hall+trained("oak", "")+trained("ash", "")))
+	p.do(p.DeleteYAML(ctx, hall+trained("oak", "")+trained("ash", "")))
+	p.nothingLeft(ctx)
 }
