@@ -62,7 +62,7 @@ spec:
 	p.t.Logf("loaded %.1f s after it was applied", time.Since(began).Seconds())
 	p.await(ctx, trainedKind, shapes, "ash", "refused", func(u *unstructured.Unstructured) bool {
 		message, _ := condition(u, "Ready")["message"].(string)
-		return condition(u, "Ready")["status"] == "False" && strings.Contains(message, "broken.ubj")
+		return condition(u, "Ready")["status"] == "False" && strings.Contains(message, "no model file of a known format")
 	})
 	u := p.awaitReady(ctx, trainedKind, shapes, "elm")
 	for _, kind := range []string{"IsMMSPredictor", "FrameworkSupported", "MemoryResourceAvailable", "InferenceServiceReady"} {
