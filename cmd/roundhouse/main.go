@@ -51,7 +51,7 @@ scales them to zero and back, and routes each request to the best replica.`,
 	grouped("servers", newUpCommand(), newConsoleCommand(), newDoctorCommand(), newServeCommand(), newGatewayCommand(), newEndpointPickerCommand(), newHubCacheCommand(), newKeysCommand(), newSimulateCommand())
 	grouped("objects", newRunCommand(), newApplyCommand(), newGetCommand(), newDescribeCommand(), newDeleteCommand(), newLogsCommand(), newPsCommand(),
 		newStartCommand(), newStopCommand(), newRestartCommand(), newScaleCommand(), newRolloutCommand(),
-		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newBenchCommand(), newLoadCommand(), newUnloadCommand(), newPullCommand(), newModelCommand())
+		newExplainCommand(), newEventsCommand(), newRequestsCommand(), newUsageCommand(), newValidateCommand(), newInferCommand(), newChatCommand(), newBenchCommand(), newLoadCommand(), newUnloadCommand(), newPullCommand(), newAgentCommand(), newModelCommand())
 	grouped("cluster", controller.NewCommand(version), newManifestsCommand())
 	grouped("objects", newSchemaCommand(), newTopCommand())
 	grouped("objects", newMigrateCommand())

@@ -161,7 +161,7 @@ metrics:
 `,
 	"policies": `
 crds: {install: false}
-rbac: {routerAccounts: false, schedulerConfigMaps: false}
+rbac: {routerAccounts: false, trainedModels: false, schedulerConfigMaps: false}
 watchNamespaces: [team-a, team-b]
 networkPolicy: {enabled: true}
 onnxImage: {enabled: false}

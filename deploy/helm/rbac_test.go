@@ -70,7 +70,7 @@ func controllerCalls(ns string) []call {
 	out = append(out, spread(ns, "patch", "gateway.networking.k8s.io:gateways/status", "roundhouse.dev:reserves/status")...)
 	out = append(out, spread(ns, "list watch", "roundhouse.dev:reserves")...)
 	out = append(out, spread(ns, "list watch create delete", "batch:jobs")...)
-	out = append(out, spread(ns, "get list watch", ":configmaps")...)
+	out = append(out, spread(ns, "get list watch create patch delete", ":configmaps")...)
 	for _, k := range objects.Kinds {
 		if k.Status != objects.NoStatus {
 			out = append(out, spread(ns, "patch", k.Group+":"+k.Plural+"/status")...)
@@ -124,7 +124,7 @@ func TestRBAC(t *testing.T) {
 	never := func(ns string) []call {
 		out := spread(ns, "get list watch create update patch delete", ":secrets",
 			"rbac.authorization.k8s.io:clusterroles", "rbac.authorization.k8s.io:clusterrolebindings")
-		out = append(out, spread(ns, "create update patch delete", ":configmaps")...)
+		out = append(out, spread(ns, "update deletecollection", ":configmaps")...)
 		out = append(out, spread(ns, "bind escalate", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:clusterroles")...)
 		out = append(out, spread(ns, "create", ":serviceaccounts/token")...)
 		out = append(out, spread(ns, "impersonate", ":serviceaccounts", ":users", ":groups")...)
@@ -134,8 +134,9 @@ func TestRBAC(t *testing.T) {
 		out = append(out, spread(ns, "deletecollection", "apps:deployments", ":services")...)
 		return append(out, spread("", "delete update patch", "apiextensions.k8s.io:customresourcedefinitions", ":namespaces", "roundhouse.dev:modelservices")...)
 	}
-	// The controller alone reads ConfigMaps, those of schedulers.
-	configs := func(ns string) []call { return spread(ns, "get list watch", ":configmaps") }
+	// The controller alone reads ConfigMaps, those of schedulers, and writes those that
+	// list the models of TrainedModels.
+	configs := func(ns string) []call { return spread(ns, "get list watch create update patch delete", ":configmaps") }
 	own := spread(namespace, "list watch", ":secrets")
 	own = append(own, call{"get", "", "secrets", namespace, "somebody-elses"}, call{"update", "coordination.k8s.io", "leases", namespace, "somebody-elses"})
 	writes := spread("team-a", "create patch update delete", "apps:deployments", ":services", "apps:controllerrevisions", "policy:poddisruptionbudgets", ":pods",
@@ -170,7 +171,7 @@ func TestRBAC(t *testing.T) {
 		{"HTTPS with listeners' Secrets", "https",
 			map[string][]call{controller: spread("elsewhere", "list watch", ":secrets"), gateway: spread("elsewhere", "list watch", ":secrets")},
 			map[string][]call{controller: spread("elsewhere", "create update patch delete", ":secrets"), gateway: spread("elsewhere", "create update patch delete", ":secrets")}},
-		{"no accounts of routers and no ConfigMaps of schedulers", "policies",
+		{"no accounts of routers and no ConfigMaps", "policies",
 			map[string][]call{controller: spread("team-a", "get", ":serviceaccounts")},
 			map[string][]call{controller: append(append(configs("team-a"), spread("team-a", "list watch create patch delete", ":serviceaccounts")...),
 				spread("team-a", "get list create patch delete", "rbac.authorization.k8s.io:roles", "rbac.authorization.k8s.io:rolebindings")...)}},

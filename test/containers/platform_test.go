@@ -68,9 +68,12 @@ func revision(name string) func(k service.Key, s platformtest.Server) workload.R
 		for _, role := range s.Roles {
 			c := workload.Component{Role: service.Role(role), Process: &workload.Process{
 				Env: append(s.Env(), corev1.EnvVar{Name: "HOST", Value: "0.0.0.0"}), Liveness: s.Liveness, Standby: s.Standby(),
-				MemoryBytes: s.Memory, TerminationGrace: s.Grace,
+				MemoryBytes: s.Memory,
 				Readiness: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(port)}}},
 				Container: &workload.Container{Image: name, Pull: corev1.PullIfNotPresent, Port: port}}}
+			if s.Grace > 0 {
+				c.Process.TerminationGrace = &s.Grace
+			}
 			c.Limits.StartupTimeout = s.Startup
 			r.Components = append(r.Components, c)
 		}

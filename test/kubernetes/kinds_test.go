@@ -28,6 +28,7 @@ func TestKinds(t *testing.T) {
 		{"Install", 2 * time.Minute, installShapes},
 		{"LoggedAndBatched", 3 * time.Minute, loggedAndBatched},
 		{"Graph", 3 * time.Minute, graph},
+		{"TrainedModels", 3 * time.Minute, trainedModels},
 		{"LLMInferenceService", 3 * time.Minute, llmInferenceService},
 		{"Accelerated", 3 * time.Minute, accelerated},
 		{"Uninstall", 2 * time.Minute, uninstallShapes},

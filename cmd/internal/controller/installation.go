@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
@@ -26,6 +27,17 @@ const handoverAfter = 10 * time.Minute
 type guarded struct {
 	fleet.Platform
 	other func(service.Key) *records.OtherInstallationError
+	// guests are which models of other services a pod has loaded, as gateways tell.
+	guests func(k service.Key, pod string) map[string]replica.Guest
+}
+
+// Observe implements fleet.Platform.
+func (g guarded) Observe(ctx context.Context, k service.Key) ([]replica.Replica, error) {
+	all, err := g.Platform.Observe(ctx, k)
+	for i := range all {
+		all[i].Guests = g.guests(k, all[i].ID)
+	}
+	return all, err
 }
 
 // Apply implements fleet.Platform.

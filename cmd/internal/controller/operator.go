@@ -235,7 +235,7 @@ func (op *operator) newFleet(cfg *rest.Config) error {
 		return err
 	}
 	op.meter = metering.New(metering.Config{Store: records.NewUsage(direct, op.opts.system), Log: op.log})
-	op.fleet, err = fleet.New(fleet.Config{Usage: op.meter, Signals: op.signals, Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
+	op.fleet, err = fleet.New(fleet.Config{Usage: op.meter, Signals: op.signals, Platform: guarded{op.platform, op.records.OtherInstallation, op.traffic.Guests}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
 		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Delivery: op.opts.delivery, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
 	op.routes.fleet, op.routes.writer, op.routes.source = op.fleet, op.writer, op.source
 	return err

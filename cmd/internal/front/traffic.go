@@ -284,7 +284,7 @@ func (t *Traffic) Publish(v fleet.View) {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Parent: v.Service.Parent, Lender: v.Host, Entry: v.Role,
+	f := dispatch.PoolConfig{Key: v.Key, CanaryPercent: v.CanaryPercent, Protocol: v.Protocol, Protocols: v.Protocols, Created: v.Service.Created, Host: host, Parent: v.Service.Parent, Lender: v.Host, Repository: v.Repository, Entry: v.Role,
 		Needs: v.Needs, Disaggregation: v.Disaggregation, Limits: v.Limits,
 		Bounds:   bounds(v.Limits),
 		Adapters: adapters(v), Access: v.Access, Replicas: v.Replicas, Starting: v.Starting, Startup: v.Startup,

@@ -1,6 +1,7 @@
 package incluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,7 @@ func (g *Gateway) build(api *rest.Config) (err error) {
 	}
 	view := live.DefaultConfig()
 	view.Cache, view.Log = g.cache, g.log
+	view.AgentPort = cmp.Or(g.o.agentPort, view.AgentPort)
 	if g.view, err = live.New(view); err != nil {
 		return err
 	}
@@ -205,6 +207,14 @@ func (g *Gateway) demand(direct client.Client) (err error) {
 		return out
 	}
 	cfg.Engines = g.engines
+	cfg.Hosts = func(now time.Time) (out []demand.Host) {
+		for _, a := range g.view.Agents() {
+			if h, ok := demand.HostOf(a.Service, a.Pod, a.Models, a.At, now); ok {
+				out = append(out, h)
+			}
+		}
+		return out
+	}
 	cfg.Heard = func(endpoint string, blocks []uint64) { g.traffic.Dispatcher.Heard(endpoint, blocks) }
 	g.reporter, err = demand.NewClient(cfg)
 	return err
@@ -356,6 +366,7 @@ func (g *Gateway) keep(ctx context.Context) {
 	run("routes", g.routes.Run)
 	run("controllers", g.watchControllers)
 	run("services", func(ctx context.Context) error { g.follower.Run(ctx, followers); return nil })
+	run("agents", func(ctx context.Context) error { g.view.AskAgents(ctx); return nil })
 	run("demand", func(ctx context.Context) error { g.reporter.Run(ctx); return nil })
 	all.Wait()
 }

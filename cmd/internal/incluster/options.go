@@ -54,6 +54,8 @@ type Options struct {
 	// transform changes EndpointSlices on their way in. The API server takes
 	// none with loopback addresses, which tests have.
 	transform toolscache.TransformFunc
+	// agentPort is where tests have the agents of pods; 0 is where pods have them.
+	agentPort int
 }
 
 // Flags adds the options' flags.

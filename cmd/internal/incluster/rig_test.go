@@ -219,6 +219,12 @@ func (r *rig) serveAs(protocol service.Protocol, name string, port, count int32,
 // decide writes what the controller would of a manifest that is there.
 func (r *rig) decide(protocol service.Protocol, name string, port, count int32, change ...func(*service.Limits)) service.Key {
 	r.t.Helper()
+	return r.record(protocol, name, port, count, nil, change...)
+}
+
+// record is decide of a service that loads models of others, if guests is not nil.
+func (r *rig) record(protocol service.Protocol, name string, port, count int32, guests []workload.Guest, change ...func(*service.Limits)) service.Key {
+	r.t.Helper()
 	k := service.Key{Namespace: r.ns, Name: name}
 	limits := service.Limits{Max: 5, Target: 10, Metric: service.MetricConcurrency, ScaleToZeroAfter: time.Minute, StartupTimeout: time.Minute}
 	for _, f := range change {
@@ -227,6 +233,9 @@ func (r *rig) decide(protocol service.Protocol, name string, port, count int32, 
 	record := fleet.Record{Service: k, Revision: workload.Revision{Service: k, Name: name + "-1", Hash: "h1", Protocol: protocol, Components: []workload.Component{{
 		Role: service.RoleEngine, Main: "main", Limits: limits,
 		Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "roundhouse", Ports: []corev1.ContainerPort{{ContainerPort: port}}}}}}}}}
+	if guests != nil {
+		record.Revision.Guests, record.Revision.Components[0].Repository = guests, workload.LayoutRoundhouse
+	}
 	data, err := json.Marshal(record)
 	if err != nil {
 		r.t.Fatal(err)

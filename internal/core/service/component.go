@@ -32,6 +32,8 @@ type Component struct {
 	// Parts are the URIs of the files that a transformer or an explainer has of its own,
 	// each with its place; nil for none.
 	Parts Parts `json:"parts,omitempty"`
+	// Storage names what these are fetched with, as a model's does.
+	Storage *Storage `json:"storage,omitempty"`
 	// Subcommand reports that a word among the arguments of its container may be a
 	// subcommand: the arguments that say what it explains stand before all others.
 	Subcommand bool `json:"subcommand,omitempty"`
@@ -320,3 +322,7 @@ type Requirement struct {
 	// Install is the line a person types to get it; empty means Local's.
 	Install string
 }
+
+// MaxVariable is how many bytes of NAME=value Linux gives a program in one variable:
+// MAX_ARG_STRLEN less the NUL that ends it.
+const MaxVariable = 128<<10 - 1

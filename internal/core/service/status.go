@@ -55,6 +55,8 @@ const (
 const (
 	ConditionLoadedByParent  = "IsMMSPredictor"          // the replicas of its InferenceService load it
 	ConditionMemoryAvailable = "MemoryResourceAvailable" // and have the memory for it
+	ConditionFramework       = "FrameworkSupported"      // their server reads such models
+	ConditionParentReady     = "InferenceServiceReady"   // they are ready, or wake at a request
 )
 
 // Condition is one fact about a service in the form Kubernetes uses.

@@ -99,17 +99,31 @@ func Of(s *service.Service, account func(name string) (Account, bool)) service.C
 	if bearer == nil {
 		bearer = &service.Component{}
 	}
-	c := OfComponent(s, bearer, account)
-	if m := s.Model; m != nil && m.Storage != nil {
-		c.Namespace, c.Storage = s.Namespace, m.Storage
-		c.StorageSecret = cmp.Or(stated([]map[string]string{bearer.Annotations, s.Annotations}, StorageAnnotation), StorageSecret)
+	c := ofAccount(s, bearer, account)
+	if m := s.Model; m != nil {
+		store(&c, s, bearer, m.Storage)
 	}
 	return c
 }
 
+// store adds what a storage names; nil adds nothing.
+func store(c *service.Credentials, s *service.Service, bearer *service.Component, st *service.Storage) {
+	if st != nil {
+		c.Namespace, c.Storage = s.Namespace, st
+		c.StorageSecret = cmp.Or(stated([]map[string]string{bearer.Annotations, s.Annotations}, StorageAnnotation), StorageSecret)
+	}
+}
+
 // OfComponent names what the files are fetched with that a component has of its own: by
-// its pod's service account, its container and its annotations.
+// its storage, its pod's service account, its container and its annotations.
 func OfComponent(s *service.Service, bearer *service.Component, account func(name string) (Account, bool)) service.Credentials {
+	c := ofAccount(s, bearer, account)
+	store(&c, s, bearer, bearer.Storage)
+	return c
+}
+
+// ofAccount is OfComponent without a storage.
+func ofAccount(s *service.Service, bearer *service.Component, account func(name string) (Account, bool)) service.Credentials {
 	c := service.Credentials{Namespace: s.Namespace}
 	annotations := []map[string]string{bearer.Annotations, s.Annotations}
 	pod, main := &bearer.Pod, bearer.Main

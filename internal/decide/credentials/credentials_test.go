@@ -289,14 +289,18 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: of namespace %q", c.name, got.Namespace)
 		}
 	}
-	// A transformer's own account counts for its own files, and KServe's storage is the
-	// predictor's.
+	// A transformer's own account counts for its own files, and an explainer's own
+	// storage; the predictor's is the predictor's.
 	beside := with(func(s *service.Service) {
 		s.Components.Engine.Pod.ServiceAccountName, s.Model.Storage = "none", &service.Storage{Key: "k"}
 		s.Components.Transformer = &service.Component{Pod: corev1.PodSpec{ServiceAccountName: "sa"}, Annotations: map[string]string{AuthoritiesAnnotation: "ca"}}
 	})
 	if c := OfComponent(beside, beside.Components.Transformer, find); c.Account != "sa" || c.Authorities != "ca" || c.Storage != nil || c.Namespace != "ns" {
 		t.Errorf("of a transformer: %+v", c)
+	}
+	own := &service.Component{Storage: &service.Storage{Key: "e"}, Annotations: map[string]string{StorageAnnotation: "other"}}
+	if c := OfComponent(beside, own, find); c.Storage != own.Storage || c.StorageSecret != "other" || c.Namespace != "ns" {
+		t.Errorf("of an explainer: %+v", c)
 	}
 	if c := Of(beside, find); c.Account != "" || c.Authorities != "" || c.Storage == nil || c.StorageSecret != StorageSecret || c.Namespace != "ns" {
 		t.Errorf("of its predictor: %+v", c)

@@ -106,7 +106,11 @@ func TestFilesOfKnownExplainers(t *testing.T) {
 		{`art: {type: SquareAttack, storageUri: "oci+native://r/m"}`, "[{oci://r/m /mnt/models}]", "[--storage_uri /mnt/models --adversary_type SquareAttack]", ""},
 		{`alibi: {type: AnchorText, storageUri: "ftp://a/b"}`, "", "", "spec.explainer.alibi.storageUri: nothing fetches from ftp://"},
 		{`alibi: {type: AnchorText, storageUri: "s3://a/b"}, storageUris: [{uri: "s3://a/c"}]`, "", "", "spec.explainer.alibi.storageUri: and the explainer's storageUris both say"},
-		{`alibi: {type: AnchorText, storage: {path: b}}`, "[]", "[AnchorText]", "spec.explainer.alibi.storage: is not read: write where the files are into storageUri"},
+		{`alibi: {type: AnchorText, storage: {path: b}}`, "[{storage://b /mnt/models}]", "[--storage_uri /mnt/models AnchorText]", ""},
+		{`alibi: {type: AnchorText, storage: {key: k, path: /b, parameters: {type: s3, bucket: a}}}`, "[{s3://a/b /mnt/models}]", "[--storage_uri /mnt/models AnchorText]", ""},
+		{`alibi: {type: AnchorText, storage: {path: b, parameters: {type: ftp, bucket: a}}}`, "", "", "spec.explainer.alibi.storage.parameters.type: nothing fetches from ftp://"},
+		{`alibi: {type: AnchorText, storageUri: "s3://a/b", storage: {path: b}}`, "", "", "spec.explainer.alibi.storage: and storageUri both say"},
+		{`alibi: {type: AnchorText, storage: {path: b}}, storageUris: [{uri: "s3://a/c"}]`, "", "", "spec.explainer.alibi.storage: and the explainer's storageUris both say"},
 	} {
 		got := Read("a.yaml", []byte("apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec:\n  predictor: {model: {modelFormat: {name: sklearn}, storageUri: s3://a/m}}\n  explainer: {"+c.explainer+"}\n"))
 		said := ""

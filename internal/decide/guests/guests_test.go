@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
@@ -16,6 +18,13 @@ func TestDecide(t *testing.T) {
 	revision := func(l workload.Layout) *workload.Revision {
 		return &workload.Revision{Runtime: service.RuntimeChoice{Name: "rt"},
 			Components: []workload.Component{{Role: service.RoleEngine, Process: &workload.Process{Repository: l}}}}
+	}
+	pod := func(l workload.Layout) *workload.Revision {
+		return &workload.Revision{Runtime: service.RuntimeChoice{Name: "rt"}, Components: []workload.Component{{Role: service.RoleEngine, Repository: l}}}
+	}
+	with := func(r *workload.Revision, c workload.Component) *workload.Revision {
+		r.Components = append(r.Components, c)
+		return r
 	}
 	holds, other := &service.Service{Repository: true}, &service.Service{}
 	for name, tt := range map[string]struct {
@@ -29,9 +38,13 @@ func TestDecide(t *testing.T) {
 		"not resolved":         {Parent{Service: holds}, false, Later, "has not been resolved yet"},
 		"cannot be run":        {Parent{Service: holds, Failure: "no runtime"}, false, Later, "no runtime"},
 		"server of one model":  {Parent{Service: holds, Revision: revision("")}, false, Own, "plain runs on rt, which loads no models"},
+		"containers":           {Parent{Service: &service.Service{Custom: true}}, false, Own, "predictor of plain is a container of its author's"},
+		"transformer":          {Parent{Service: holds, Revision: with(revision(""), workload.Component{Role: service.RoleTransformer})}, false, Own, "enter at its transformer"},
+		"an image":             {Parent{Service: holds, Revision: with(&workload.Revision{Runtime: service.RuntimeChoice{Name: "rt"}}, workload.Component{Role: service.RoleEngine, Process: &workload.Process{Container: &workload.Container{}}})}, false, Own, "plain runs on rt as a container"},
 		"repository":           {Parent{Service: holds, Revision: revision(workload.LayoutMLServer)}, false, Guest, "loaded into the replicas of plain"},
 		"runs in spite of all": {Parent{Service: holds, Failure: "x", Revision: revision(workload.LayoutTriton)}, false, Guest, "rt"},
-		"cluster":              {Parent{Service: holds, Revision: revision(workload.LayoutTriton)}, true, Own, "on a cluster"},
+		"cluster":              {Parent{Service: holds, Revision: pod(workload.LayoutRoundhouse)}, true, Guest, "loaded into the replicas of plain"},
+		"another's server":     {Parent{Service: holds, Revision: pod("")}, true, Own, "plain runs on rt, and on a cluster Roundhouse's own model server alone"},
 	} {
 		tt.parent.Key = service.Key{Namespace: "default", Name: "plain"}
 		if got, why := Decide(tt.parent, tt.cluster); got != tt.want || !strings.Contains(why, tt.why) {
@@ -85,5 +98,48 @@ func TestReplicas(t *testing.T) {
 	}
 	if of[0].Guests == nil || of[1].Phase != replica.Ready {
 		t.Error("the parent's replicas were changed")
+	}
+}
+
+// TestUnfetched: what a pod that runs cannot fetch is refused by its URI.
+func TestUnfetched(t *testing.T) {
+	for uri, fetched := range map[string]bool{"s3://b/m": true, "gs://b/m": true, "hf://o/m": true, "https://h/m": true, "oci://r/m:1": true, "az://a/c/m": true,
+		"S3://b/m": true, "pvc://claim/m": false, "file:///m": false, "upload://1": false, "zoo://m": false, "/m": false, "": false} {
+		if why := Unfetched(uri); (why == "") != fetched || !fetched && !strings.HasPrefix(why, "spec.model.storageUri: "+uri) {
+			t.Errorf("%s: %q", uri, why)
+		}
+	}
+}
+
+func TestUnsupported(t *testing.T) {
+	pod := func(args ...string) *workload.Revision {
+		return &workload.Revision{Service: service.Key{Name: "plain"}, Runtime: service.RuntimeChoice{Name: "rt"}, Components: []workload.Component{{Role: service.RoleEngine, Main: "m",
+			Pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "m", Command: []string{"serve"}, Args: args}}}}}}
+	}
+	process := &workload.Revision{Components: []workload.Component{{Role: service.RoleEngine, Process: &workload.Process{Command: []string{"serve", "--format=lightgbm"}}}}}
+	for name, tt := range map[string]struct {
+		of   *workload.Revision
+		want string
+	}{
+		"the same":       {pod("--format", "XGBoost"), ""},
+		"none is stated": {pod("--format"), ""},
+		"a template":     {pod("--format={{.X}}"), ""},
+		"another":        {pod("--format", "sklearn"), "spec.model.framework: plain runs on rt, which loads sklearn models alone, and no xgboost"},
+		"a process":      {process, "which loads lightgbm models alone"},
+	} {
+		if why := Unsupported(tt.of, "xgboost"); (why == "") != (tt.want == "") || !strings.Contains(why, tt.want) {
+			t.Errorf("%s: %q", name, why)
+		}
+	}
+}
+
+func TestHostReady(t *testing.T) {
+	for want, of := range map[bool][]replica.Replica{
+		true:  {{Role: service.RoleEngine, Phase: replica.Starting}, {Role: service.RoleEngine, Phase: replica.Ready}},
+		false: {{Role: service.RoleEngine, Phase: replica.Starting, Guests: map[string]replica.Guest{"m": {Loaded: true}}}, {Role: service.RoleEngine, Phase: replica.Draining}},
+	} {
+		if got := HostReady(Replicas(of, "m")); got != want {
+			t.Errorf("%+v: %v", of, got)
+		}
 	}
 }

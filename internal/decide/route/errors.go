@@ -46,6 +46,8 @@ func (e *NotFoundError) Error() string {
 	switch {
 	case len(e.Near) > 0:
 		fmt.Fprintf(&b, "; did you mean %s?", strings.Join(e.Near, " or "))
+	case e.Total == 0 && e.Service != "":
+		b.WriteString(", which has no model yet")
 	case e.Total == 0:
 		b.WriteString("; no service has been applied yet")
 	default:

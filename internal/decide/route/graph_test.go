@@ -1,6 +1,7 @@
 package route
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -74,6 +75,28 @@ func TestChildrenAnswerAtTheirParentsHost(t *testing.T) {
 		got, err := table.Resolve(Query{Host: "mms.default.localhost", Model: model}, nil)
 		if err != nil || got.Pool.Key.String() != want {
 			t.Errorf("%s: %v %v, want %s", model, got.Pool, err, want)
+		}
+	}
+}
+
+// TestRepositoryKnowsItsModels: at the host of a service without a model of its own the
+// names of its models lead somewhere, and no others.
+func TestRepositoryKnowsItsModels(t *testing.T) {
+	mms := Entry{Key: service.ParseKey("mms"), Repository: true}
+	table := NewTable([]Entry{mms, {Key: service.ParseKey("two"), Parent: "mms"}, {Key: service.ParseKey("one"), Parent: "mms"}, {Key: service.ParseKey("other")}}, "")
+	for model, want := range map[string]string{"one": "default/one", "default/two": "default/two", "": "default/mms"} {
+		got, err := table.Resolve(Query{Host: "mms.default.localhost", Model: model}, nil)
+		if err != nil || got.Pool.Key.String() != want {
+			t.Errorf("%s: %v %v, want %s", model, got.Pool, err, want)
+		}
+	}
+	for table, want := range map[*Table]string{
+		table:                      `model "other" is not served by service default/mms; the models are one, two`,
+		NewTable([]Entry{mms}, ""): `model "other" is not served by service default/mms, which has no model yet`,
+	} {
+		var none *NotFoundError
+		if got, err := table.Resolve(Query{Host: "mms.default.localhost", Model: "other"}, nil); !errors.As(err, &none) || err.Error() != want {
+			t.Errorf("another service's model: %v, %v, want %s", got.Pool, err, want)
 		}
 	}
 }

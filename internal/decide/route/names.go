@@ -248,14 +248,20 @@ func (t *Table) at(k service.Key, q *Query) (Target, error) {
 	} else if k.IsCanary() && slices.Contains(t.adapters[k], name) {
 		out.Adapter, out.Model = name, name
 	} else if served := slices.Concat(t.served[k], t.served[k.Stable()]); len(served) > 0 && !slices.Contains(served, name) {
-		known := append([]string{k.Name}, t.adapters[k.Stable()]...)
-		e := &NotFoundError{Model: q.Model, Service: k.String(), Known: known[:min(len(known), maxListed)], Total: len(known)}
-		for _, i := range nearest(q.Model, known) {
-			e.Near = append(e.Near, known[i])
-		}
-		return Target{}, e
+		return Target{}, notServed(k, q, append([]string{k.Name}, t.adapters[k.Stable()]...))
+	} else if t.lenders[k] {
+		return Target{}, notServed(k, q, slices.Sorted(slices.Values(t.children[k])))
 	}
 	return out.leave(q), nil
+}
+
+// notServed is the error of a model that is not among those that a service knows.
+func notServed(k service.Key, q *Query, known []string) *NotFoundError {
+	e := &NotFoundError{Model: q.Model, Service: k.String(), Known: known[:min(len(known), maxListed)], Total: len(known)}
+	for _, i := range nearest(q.Model, known) {
+		e.Near = append(e.Near, known[i])
+	}
+	return e
 }
 
 // Adapter is a name that requests can give an adapter of a service.

@@ -34,6 +34,8 @@ type Entry struct {
 	Access service.Access
 	// Parent is the service of its namespace at whose host requests may name this one.
 	Parent string
+	// Repository: the service has no model of its own, but those whose Parent it is.
+	Repository bool
 }
 
 // Query is what a request says of where it wants to go.
@@ -94,6 +96,7 @@ type Table struct {
 	adapters map[service.Key][]string
 	served   map[service.Key][]string // see Entry.Served
 	children map[service.Key][]string // names of the services with this parent
+	lenders  map[service.Key]bool     // see Entry.Repository
 	hostOf   map[service.Key]string
 	access   map[service.Key]service.Access // of services that have any
 	below    map[string]service.Key         // of paths below which their own are
@@ -156,6 +159,12 @@ func NewTable(entries []Entry, domain string, objects ...routing.Object) *Table 
 			}
 			parent := service.Key{Namespace: e.Key.Namespace, Name: e.Parent}
 			t.children[parent] = append(t.children[parent], e.Key.Name)
+		}
+		if e.Repository {
+			if t.lenders == nil {
+				t.lenders = map[service.Key]bool{}
+			}
+			t.lenders[e.Key] = true
 		}
 		if len(e.Served) > 0 {
 			if t.served == nil {

@@ -27,7 +27,7 @@ func AccountOf(rev *workload.Revision, c *workload.Component) string {
 		scheme, _, _ := strings.Cut(uri, "://")
 		return slices.Contains(guarded, scheme) || r.byOthers(uri)
 	}
-	if !asks(r.m.URI) && !slices.ContainsFunc(r.m.Others(), asks) || r.m.Verbatim || !r.bearsModel() {
+	if c.Repository == "" && !asks(r.m.URI) && !slices.ContainsFunc(r.m.Others(), asks) || r.m.Verbatim || !r.bearsModel() {
 		return ""
 	}
 	pod := c.Pod
@@ -52,7 +52,7 @@ const (
 // the model, each as it is or not at all, and where the store is, as the
 // annotations of the account, or of the service, say. What the container that
 // serves states itself goes before all of it.
-func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string) {
+func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, schemes ...string) {
 	a, known := r.o.Accounts[credentials.AccountName(pod)]
 	var from []corev1.EnvFromSource
 	secrets := a.Own(credentials.AccountName(pod))
@@ -64,10 +64,10 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: new(true)}})
 	}
 	c.EnvFrom = append(from, c.EnvFrom...) // the last one counts
-	if known && slices.Contains(guarded, scheme) {
+	if known && slices.ContainsFunc(schemes, func(s string) bool { return slices.Contains(guarded, s) }) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: whoseVariable, Value: r.whose(credentials.AccountName(pod), secrets, c)})
 	}
-	if scheme == "s3" || scheme == "storage" {
+	if slices.Contains(schemes, "s3") || slices.Contains(schemes, "storage") {
 		for _, name := range slices.Sorted(maps.Keys(credentials.Annotated)) {
 			for _, of := range []map[string]string{r.c.Annotations, r.rev.Annotations, a.Annotations} {
 				if v := of[name]; v != "" {
@@ -78,7 +78,7 @@ func (r *renderer) grant(pod *corev1.PodSpec, c *corev1.Container, scheme string
 		bundle(pod, c, cmp.Or(r.annotation(bundleAnnotation), a.Annotations[bundleAnnotation]))
 	}
 	const variable = "GOOGLE_APPLICATION_CREDENTIALS"
-	if scheme == "gs" && len(secrets) == 1 && !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == variable }) {
+	if slices.Contains(schemes, "gs") && len(secrets) == 1 && !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == variable }) {
 		if volumeOf(pod, googleVolume) == nil { // the model's, or an adapter's
 			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: googleVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 				SecretName: secrets[0], Optional: new(true), Items: []corev1.KeyToPath{{Key: googleKey, Path: googleKey}}}}})

@@ -32,6 +32,9 @@ const (
 // model puts the role's model into the pod, at modelPath of the main
 // container.
 func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
+	if r.c.Repository != "" {
+		return r.repository(pod, main)
+	}
 	uri := r.m.URI
 	if uri == "" || r.m.Verbatim || !r.bearsModel() {
 		return nil
@@ -100,7 +103,7 @@ func (r *renderer) bring(pod *corev1.PodSpec, main *corev1.Container, f files) e
 		return fmt.Errorf(f.what+" %s: it was uploaded to one machine: put it into a bucket (s3://, gs://, https://) or a volume (pvc://CLAIM/PATH)", service.RedactURI(uri))
 	case scheme == "pvc":
 		return mountClaim(pod, main, f, rest, r.rev.Service.Namespace)
-	case fetched(scheme):
+	case Fetches(scheme):
 	default:
 		if by, ok := r.rev.Brought[uri]; ok {
 			r.brought(pod, main, f, by)
@@ -111,9 +114,9 @@ func (r *renderer) bring(pod *corev1.PodSpec, main *corev1.Container, f files) e
 	return r.fetch(pod, main, f)
 }
 
-// fetched reports whether a scheme is one that the fetching container reads, which
+// Fetches reports whether a scheme is one that the fetching container reads, which
 // takes it in whichever case.
-func fetched(scheme string) bool {
+func Fetches(scheme string) bool {
 	scheme = strings.ToLower(strings.TrimSpace(scheme))
 	return scheme == "http" || slices.Contains(guarded, scheme)
 }
@@ -431,7 +434,7 @@ func (r *renderer) hub(pod *corev1.PodSpec) {
 			}
 			_, adapter := AdapterOf(c.Name)
 			name := hubVariable
-			if fetches := c.Image == r.rev.Image && (adapter || FetchesModel(c.Name)); fetches {
+			if fetches := c.Image == r.rev.Image && (adapter || FetchesModel(c.Name) || c.Name == Agent); fetches {
 				name = hubDefault
 			} else if len(c.EnvFrom) > 0 {
 				continue

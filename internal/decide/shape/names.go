@@ -100,6 +100,8 @@ const (
 	// AnnotationApplied stands for everything an object was rendered from: where
 	// it equals that of the object rendered now, there is nothing to write.
 	AnnotationApplied = "roundhouse.dev/applied"
+	// AnnotationModels is of pods: it changes with the list of models that they load.
+	AnnotationModels = "roundhouse.dev/models"
 )
 
 // Names of a Service's ports.

@@ -47,6 +47,8 @@ type Objects struct {
 	Deployments []appsv1.Deployment
 	Services    []corev1.Service
 	Budgets     []policyv1.PodDisruptionBudget
+	// Lists are the models that the pods of a role load while they run.
+	Lists []corev1.ConfigMap
 	// Scalers are of the roles that scale by cpu or memory.
 	Scalers []autoscalingv2.HorizontalPodAutoscaler
 	// Groups are LeaderWorkerSets, for roles whose replicas span nodes.
@@ -94,6 +96,9 @@ func (r *renderer) render(out *Objects) error {
 	}
 	out.Services = append(out.Services, r.service())
 	out.Budgets = append(out.Budgets, r.budget())
+	if r.c.Repository != "" {
+		out.Lists = append(out.Lists, r.list())
+	}
 	r.scaler(out)
 	r.access(out)
 	return nil

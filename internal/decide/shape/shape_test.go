@@ -116,6 +116,9 @@ func (o *Objects) each(f func(any, *metav1.ObjectMeta)) {
 	for i := range o.Services {
 		f(&o.Services[i], &o.Services[i].ObjectMeta)
 	}
+	for i := range o.Lists {
+		f(&o.Lists[i], &o.Lists[i].ObjectMeta)
+	}
 	for i := range o.Budgets {
 		f(&o.Budgets[i], &o.Budgets[i].ObjectMeta)
 	}

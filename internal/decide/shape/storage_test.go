@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +29,32 @@ func variable(c corev1.Container, name string) *corev1.EnvVar {
 		}
 	}
 	return nil
+}
+
+// TestStorageOfExplainer: its own files are fetched with its own storage, and not with the
+// model's.
+func TestStorageOfExplainer(t *testing.T) {
+	rev := revision(t, "explainer", `apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a}
+spec:
+  predictor: {model: {modelFormat: {name: sklearn}, storage: {key: ours, path: m}}}
+  explainer: {alibi: {type: AnchorText, storage: {key: theirs, path: e}}}
+`)
+	c := rev.Component(service.RoleExplainer)
+	c.Files.Storage = &service.Storage{Key: "theirs"}
+	out, err := Render(rev, everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range map[int]string{0: "ours storage://m", 1: "theirs storage://e"} {
+		inits := out.Deployments[i].Spec.Template.Spec.InitContainers
+		f := inits[slices.IndexFunc(inits, func(c corev1.Container) bool { return FetchesModel(c.Name) })]
+		e := f.Env[slices.IndexFunc(f.Env, func(e corev1.EnvVar) bool { return e.Name == storageConfig })]
+		if got := e.ValueFrom.SecretKeyRef.Key + " " + f.Args[1]; got != want {
+			t.Errorf("%s: %s, want %s", out.Deployments[i].Name, got, want)
+		}
+	}
 }
 
 // TestStorage: which key of which secret, and whether it may be missing.

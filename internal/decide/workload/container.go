@@ -5,7 +5,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -88,9 +87,7 @@ func contained(c Component, own *service.Component, overGRPC bool) *Process {
 	if own != nil {
 		p.ReservedMemory = statedMemory(container(own.Pod, own.Main))
 	}
-	if s := c.Pod.TerminationGracePeriodSeconds; s != nil {
-		p.TerminationGrace = time.Duration(*s) * time.Second
-	}
+	p.TerminationGrace = graceOf(&c.Pod)
 	p.Readiness, p.Liveness, p.Startup = ct.numbered(p.Readiness, m), ct.numbered(p.Liveness, m), ct.numbered(m.StartupProbe, m)
 	ct.secure(&c.Pod, m)
 	ct.mount(&c.Pod, m)

@@ -44,7 +44,7 @@ func TestRenderContainer(t *testing.T) {
 	if !reflect.DeepEqual(p.Container, want) {
 		t.Errorf("container %+v\nwant %+v", p.Container, want)
 	}
-	if p.MemoryBytes != 1<<30 || p.TerminationGrace != 7*time.Second || p.Readiness.HTTPGet.Port != intstr.FromInt32(9003) {
+	if p.MemoryBytes != 1<<30 || p.TerminationGrace == nil || *p.TerminationGrace != 7*time.Second || p.Readiness.HTTPGet.Port != intstr.FromInt32(9003) {
 		t.Errorf("%+v", p)
 	}
 	if at := pod.Containers[0].ReadinessProbe.HTTPGet.Port; at.Type != intstr.String {

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -53,3 +54,15 @@ func (p *Process) drains(in Input, pod *corev1.PodSpec) {
 		p.Drain = streamsDrain
 	}
 }
+
+// graceOf is how long a process has from SIGTERM on where its pod says so; nil where it
+// does not.
+func graceOf(pod *corev1.PodSpec) *time.Duration {
+	if pod.TerminationGracePeriodSeconds == nil {
+		return nil
+	}
+	return new(time.Duration(min(max(*pod.TerminationGracePeriodSeconds, 0), maxGraceSeconds)) * time.Second)
+}
+
+// maxGraceSeconds is more than anybody waits, and no overflow.
+const maxGraceSeconds = int64(math.MaxInt64 / time.Second)

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -48,8 +49,8 @@ func TestDrains(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p := rev.Components[0].Process; p.Drain != tt.drain || p.TerminationGrace != time.Duration(max(graceOf(tt.stated), 0))*time.Second {
-				t.Errorf("%s (%s), a process: drain %s, grace %s", tt.what, at, p.Drain, p.TerminationGrace)
+			if p := rev.Components[0].Process; p.Drain != tt.drain || !reflect.DeepEqual(p.TerminationGrace, inSeconds(tt.stated)) {
+				t.Errorf("%s (%s), a process: drain %s, grace %v", tt.what, at, p.Drain, p.TerminationGrace)
 			}
 			in.Containers = []service.Role{service.RoleEngine}
 			if rev, err = Render(in); err != nil {
@@ -64,11 +65,11 @@ func TestDrains(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := rev.Components[0]
-			if got := graceOf(c.Pod.TerminationGracePeriodSeconds); got != tt.grace {
+			if got := statedGrace(c.Pod.TerminationGracePeriodSeconds); got != tt.grace {
 				t.Errorf("%s (%s), a pod: %d", tt.what, at, got)
 			}
 			for _, n := range []*Node{c.Leader, c.Worker} {
-				if got := graceOf(n.Pod.TerminationGracePeriodSeconds); tt.stated == nil && got != tt.grace {
+				if got := statedGrace(n.Pod.TerminationGracePeriodSeconds); tt.stated == nil && got != tt.grace {
 					t.Errorf("%s (%s), a node: %d", tt.what, at, got)
 				}
 			}
@@ -80,7 +81,14 @@ func format(name string) service.Attributes {
 	return service.Attributes{Format: service.NamedVersion{Name: name}}
 }
 
-func graceOf(s *int64) int64 {
+func inSeconds(s *int64) *time.Duration {
+	if s == nil {
+		return nil
+	}
+	return new(time.Duration(*s) * time.Second)
+}
+
+func statedGrace(s *int64) int64 {
 	if s == nil {
 		return -1
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -49,13 +48,11 @@ func process(merged Component, local *service.Local, own *service.Component) *Pr
 		}
 		p.GPUs = gpus(m)
 		if q, ok := m.Resources.Limits[corev1.ResourceMemory]; ok {
-			p.MemoryBytes = q.Value()
+			p.MemoryBytes = max(0, q.Value())
 		}
 	}
 	p.ReservedMemory = statedMemory(ownMain)
-	if s := merged.Pod.TerminationGracePeriodSeconds; s != nil {
-		p.TerminationGrace = time.Duration(*s) * time.Second
-	}
+	p.TerminationGrace = graceOf(&merged.Pod)
 	return p
 }
 

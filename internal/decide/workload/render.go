@@ -367,6 +367,7 @@ func component(in Input, role service.Role, base, over *service.Component, data 
 	if in.Cluster {
 		c.Budget = first(over.Budget, base.Budget)
 		c.Labels = overlay(c.Labels, dialectLabels(in, role))
+		c.hold(in.layout())
 	} else if !slices.Contains(in.Containers, role) {
 		local := base.Local
 		if over.Local != nil {

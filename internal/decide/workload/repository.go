@@ -48,10 +48,10 @@ func LayoutOf(command []string) Layout {
 // ownProgram is this program's name in the command lines of runtimes.
 const ownProgram = "roundhouse"
 
-// Layout is the layout of the repository that the engine's replicas serve on one
-// machine in place of a model of their own.
+// layout is the layout of the repository that the engine's replicas serve in place of a
+// model of their own.
 func (in Input) layout() Layout {
-	if !in.Service.Repository || in.Cluster || in.URI != "" || slices.Contains(in.Containers, service.RoleEngine) {
+	if !in.Service.Repository || in.URI != "" || slices.Contains(in.Containers, service.RoleEngine) {
 		return ""
 	}
 	for _, role := range []service.Role{service.RoleDecoder, service.RoleRouter, service.RoleTransformer} {
@@ -59,7 +59,31 @@ func (in Input) layout() Layout {
 			return "" // requests enter elsewhere than where the models are
 		}
 	}
+	if in.Cluster {
+		return in.podLayout()
+	}
 	return LayoutOf(in.engineCommand())
+}
+
+// serverProgram is this program's model server, as containers start it.
+const serverProgram = "roundhouse-server"
+
+// podLayout is the layout of the repository that a pod's server serves: where it is this
+// program's, of the folder in which a pod has its model. Others are not known by their
+// command, which may stand in their image alone.
+func (in Input) podLayout() Layout {
+	if in.Runtime == nil || in.Runtime.Components.Engine == nil {
+		return ""
+	}
+	c, own := in.Runtime.Components.Engine, in.Service.Components.Engine
+	if c.Leader != nil || c.Worker != nil || own != nil && (own.Leader != nil || own.Worker != nil || slices.ContainsFunc(own.Pod.Containers, brought)) {
+		return ""
+	}
+	m := container(c.Pod, c.Main)
+	if m == nil || len(m.Command) == 0 || path.Base(m.Command[0]) != serverProgram || !slices.Contains(slices.Concat(m.Command[1:], m.Args), service.MountPath) {
+		return ""
+	}
+	return LayoutRoundhouse
 }
 
 // layoutInput is the layout as an input of the hash: nothing without one.
@@ -111,6 +135,16 @@ func (p *Process) hold(role service.Role, layout Layout) {
 		HTTPGet: &corev1.HTTPGetAction{Path: "/v2/health/ready", Port: intstr.FromString("{{.Port}}")}}}
 }
 
+// hold is [Process.hold] of a pod.
+func (c *Component) hold(layout Layout) {
+	m := container(c.Pod, c.Main)
+	if layout == "" || c.Role != service.RoleEngine || m == nil {
+		return
+	}
+	c.Repository = layout
+	m.Command, m.Args = withoutFlag(m.Command, "--name"), withoutFlag(m.Args, "--name")
+}
+
 // withoutFlag is a command line without a flag and its value.
 func withoutFlag(words []string, flag string) []string {
 	var out []string
@@ -144,8 +178,45 @@ func (g Guest) Equal(o Guest) bool {
 // Repository is the layout of the repository that the revision's replicas serve; "" for
 // one with a model of its own.
 func (r *Revision) Repository() Layout {
-	if c := r.Component(service.RoleEngine); c != nil && c.Process != nil {
+	c := r.Component(service.RoleEngine)
+	switch {
+	case c == nil:
+		return ""
+	case c.Process != nil:
 		return c.Process.Repository
 	}
+	return c.Repository
+}
+
+// Flag is the value of a flag in the command line of a component's server; "" where it
+// is not stated.
+func (c *Component) Flag(name string) string {
+	var words []string
+	if c.Process != nil {
+		words = c.Process.Command
+	} else if m := container(c.Pod, c.Main); m != nil {
+		words = slices.Concat(m.Command, m.Args)
+	}
+	for i, w := range words {
+		if w == name && i+1 < len(words) {
+			return words[i+1]
+		}
+		if v, ok := strings.CutPrefix(w, name+"="); ok {
+			return v
+		}
+	}
 	return ""
+}
+
+// MemoryLimit is what one replica of a component may use, in bytes; 0 is no limit.
+func (c *Component) MemoryLimit() int64 {
+	if c.Process != nil {
+		return c.Process.MemoryBytes
+	}
+	m := container(c.Pod, c.Main)
+	if m == nil {
+		return 0
+	}
+	q := m.Resources.Limits[corev1.ResourceMemory]
+	return max(0, q.Value())
 }

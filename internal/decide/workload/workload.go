@@ -228,6 +228,9 @@ type Component struct {
 	Metrics service.Metrics `json:"metrics,omitzero"`
 	// Process is how the component runs on one machine; nil on a cluster.
 	Process *Process `json:"process,omitempty"`
+	// Repository is how the server of its pods finds the models of other services that
+	// it loads; "" for one with a model of its own.
+	Repository Layout `json:"repository,omitempty"`
 	// Limits is the settled scaling; not part of the hash.
 	Limits service.Limits `json:"limits"`
 	// Strategy and Budget are no inputs of the hash either: they say how replicas
@@ -314,10 +317,11 @@ type Process struct {
 	Permit bool `json:"permit,omitempty"`
 	// MemoryBytes limits one replica's memory; 0 is no limit.
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
-	// TerminationGrace is SIGTERM to SIGKILL; 0 means 30 s. Drain is for how long
-	// before SIGTERM the requests in flight may go on; 0 means as long.
-	TerminationGrace time.Duration `json:"terminationGrace,omitempty"`
-	Drain            time.Duration `json:"drain,omitempty"`
+	// TerminationGrace is SIGTERM to SIGKILL; nil means 30 s, and 0 ends the process at
+	// once. Drain is for how long before SIGTERM the requests in flight may go on; 0
+	// means as long.
+	TerminationGrace *time.Duration `json:"terminationGrace,omitempty"`
+	Drain            time.Duration  `json:"drain,omitempty"`
 }
 
 // Need is what one replica takes of its machine; nothing where it is no process.

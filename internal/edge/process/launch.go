@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/residency"
@@ -56,8 +57,8 @@ type running struct {
 }
 
 func (r *running) grace() time.Duration {
-	if r.spec.TerminationGrace > 0 {
-		return r.spec.TerminationGrace
+	if r.spec.TerminationGrace != nil {
+		return max(0, *r.spec.TerminationGrace)
 	}
 	return defaultGrace
 }
@@ -303,6 +304,9 @@ func (u *unit) start(r *running, s workload.Process) error {
 	}
 	r.started, spec.Cgroup = u.p.cfg.Now(), r.memory
 	r.proc, err = child.Start(spec)
+	if errors.Is(err, syscall.E2BIG) {
+		return failf(replica.ReasonCannotExecute, "%s cannot be executed: %s", spec.Path, tooMuch(spec.Args, spec.Env))
+	}
 	if why := neverRuns(err); why != "" {
 		return failf(replica.ReasonCannotExecute, "%s cannot be executed: %s", spec.Path, why)
 	}
@@ -349,10 +353,29 @@ func neverRuns(err error) string {
 	case errors.Is(call.Err, syscall.ENOEXEC):
 		return "exec format error: it was built for another machine, or is a script whose first line names no interpreter (#!/bin/sh)"
 	case errors.Is(call.Err, syscall.EACCES), errors.Is(call.Err, syscall.EPERM), errors.Is(call.Err, syscall.ENOTDIR),
-		errors.Is(call.Err, syscall.ELOOP), errors.Is(call.Err, syscall.ENAMETOOLONG), errors.Is(call.Err, syscall.E2BIG):
+		errors.Is(call.Err, syscall.ELOOP), errors.Is(call.Err, syscall.ENAMETOOLONG):
 		return call.Err.Error()
 	}
 	return ""
+}
+
+// tooMuch is which of the words and variables that a program was to be started with is
+// too long, or the longest where all of them are too much.
+func tooMuch(args, env []string) string {
+	what, longest, total := "", 0, 0
+	for i, s := range slices.Concat(args, env) {
+		if total += len(s) + 1; len(s) <= longest {
+			continue
+		}
+		if longest = len(s); i < len(args) {
+			what = fmt.Sprintf("argument %d", i)
+		} else {
+			name, _, _ := strings.Cut(s, "=")
+			what = "the variable " + excerpt.Of(name, 100)
+		}
+	}
+	return fmt.Sprintf("its arguments and variables have %d bytes, more than this machine starts a program with (on Linux %d in each); the longest is %s, with %d: put it into a file, and name that",
+		total, service.MaxVariable, what, longest)
 }
 
 // prepare makes ready what the process needs besides its command line. It is

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -478,7 +479,7 @@ func TestRecreate(t *testing.T) {
 	sub, k := platformtest.On(t, open(t, Config{})), platformtest.Key("recreated")
 	old := revision(k, platformtest.Server{Salt: "1", IgnoreTerm: true})
 	next := revision(k, platformtest.Server{Salt: "2"})
-	old.Components[0].Process.TerminationGrace = 300 * time.Millisecond
+	old.Components[0].Process.TerminationGrace = new(300 * time.Millisecond)
 	next.Components[0].Strategy = &service.Strategy{Recreate: true}
 	next.Before = &old
 	sub.MustApply(old)
@@ -499,6 +500,67 @@ func TestRecreate(t *testing.T) {
 		if runs(r.PID) {
 			t.Errorf("process %d of the revision before runs yet", r.PID)
 		}
+	}
+}
+
+// TestRecreateAfterRestart: a replica of another revision that slept across a restart of
+// its owner has ended before one of the new revision starts.
+func TestRecreateAfterRestart(t *testing.T) {
+	dir, k := t.TempDir(), platformtest.Key("recreated")
+	old := revision(k, platformtest.Server{Salt: "1", Sleeps: true, IgnoreTerm: true, Grace: 300 * time.Millisecond})
+	next := revision(k, platformtest.Server{Salt: "2"})
+	next.Components[0].Strategy = &service.Strategy{Recreate: true}
+	next.Before = &old
+	before := open(t, Config{Dir: dir})
+	sub := platformtest.On(t, before)
+	sub.MustApply(old)
+	sub.MustScale(k, 1)
+	slept := sub.AwaitReady(k, 1)[0]
+	sub.MustSleep(k, 1)
+	if err := before.Close(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	sub = platformtest.On(t, open(t, Config{Dir: dir}))
+	sub.MustApply(next)
+	sub.MustScale(k, 1)
+	sub.Await(k, "1 ready of the new revision", func(rs []replica.Replica) bool {
+		for _, r := range rs {
+			if r.Revision == next.Hash && runs(slept.PID) {
+				t.Errorf("both revisions are there: %s", platformtest.Describe(rs))
+			}
+		}
+		return len(rs) == 1 && rs[0].Revision == next.Hash && rs[0].Phase == replica.Ready
+	})
+}
+
+// TestNoGrace: a time of 0 from SIGTERM on is none, and not the default.
+func TestNoGrace(t *testing.T) {
+	sub, k := platformtest.On(t, open(t, Config{})), platformtest.Key("hasty")
+	r := revision(k, platformtest.Server{IgnoreTerm: true})
+	r.Components[0].Process.TerminationGrace = new(time.Duration(0))
+	sub.MustApply(r)
+	sub.MustScale(k, 1)
+	ready, start := sub.AwaitReady(k, 1)[0], time.Now()
+	sub.MustScale(k, 0)
+	sub.AwaitNone(k)
+	if took := time.Since(start); took > defaultGrace/2 || runs(ready.PID) {
+		t.Errorf("ended after %s, runs: %v", took, runs(ready.PID))
+	}
+}
+
+// TestTooMuchEnvironment: what is too long to start a program with is named.
+func TestTooMuchEnvironment(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the bound of one variable is Linux's")
+	}
+	sub, k := platformtest.On(t, open(t, Config{Restart: Restart{Min: time.Hour, Max: time.Hour}})), platformtest.Key("wordy")
+	r := revision(k, platformtest.Server{})
+	r.Components[0].Process.Env = append(r.Components[0].Process.Env, corev1.EnvVar{Name: "LONG", Value: strings.Repeat("x", service.MaxVariable)})
+	sub.MustApply(r)
+	sub.MustScale(k, 1)
+	got := sub.Await(k, "cannot be executed", phase(replica.Failed, replica.ReasonCannotExecute))[0]
+	if !strings.Contains(got.Message, "the longest is the variable LONG, with 131076") {
+		t.Errorf("says %q", got.Message)
 	}
 }
 

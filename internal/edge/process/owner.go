@@ -186,7 +186,9 @@ func (o *owner) members() (roles map[service.Role][]member, byID map[string]*uni
 		roles[role] = nil
 	}
 	for _, u := range o.units {
-		if u.recovered() || u.view.Phase == replica.Asleep {
+		// One that was found running and is no longer wanted, as one asleep of a
+		// revision before, is there until it has ended.
+		if u.recovered() && u.view.Phase != replica.Draining || u.view.Phase == replica.Asleep {
 			continue
 		}
 		byID[u.id] = u

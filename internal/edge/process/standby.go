@@ -267,7 +267,9 @@ func (w *supervisor) awake(ctx context.Context, woke *replica.Woke) {
 		}
 	})
 	if woke != nil {
-		w.u.woke.Store(true)
+		if k := w.u.keeper.Load(); k != nil {
+			k.Recheck()
+		}
 	}
 	w.keepGuests(ctx)
 }

@@ -83,7 +83,10 @@ func revision(k service.Key, s platformtest.Server) workload.Revision {
 	for _, role := range roles {
 		c := workload.Component{Role: service.Role(role), Process: &workload.Process{
 			Command: []string{program}, Env: s.Env(), Install: "pip install it", Readiness: s.Readiness,
-			Liveness: s.Liveness, Standby: s.Standby(), GPUs: s.GPUs, MemoryBytes: s.Memory, TerminationGrace: s.Grace, Drain: s.Drain}}
+			Liveness: s.Liveness, Standby: s.Standby(), GPUs: s.GPUs, MemoryBytes: s.Memory, Drain: s.Drain}}
+		if s.Grace > 0 {
+			c.Process.TerminationGrace = &s.Grace
+		}
 		if s.GRPC {
 			c.Process.Env = append(c.Process.Env, corev1.EnvVar{Name: "LISTEN", Value: "{{.GRPCPort}}"})
 		}

@@ -190,9 +190,11 @@ func (w *supervisor) keepGuests(ctx context.Context) {
 	}
 	if w.kept == nil {
 		w.kept = make(chan struct{})
+		k := newKeeper(w.u, w.r)
+		w.u.keeper.Store(k)
 		go func() {
 			defer close(w.kept)
-			newKeeper(w.u, w.r).run(ctx)
+			k.Run(ctx)
 		}()
 	}
 	w.u.lodge()

@@ -16,6 +16,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/child"
 	"roundhouse.dev/roundhouse/internal/edge/process/containers"
+	"roundhouse.dev/roundhouse/internal/edge/process/keeper"
 )
 
 // unit takes one replica through its life, in one goroutine (run):
@@ -46,10 +47,9 @@ type unit struct {
 	cancel context.CancelFunc
 	gone   chan struct{} // closed when run has returned
 
-	suspected chan struct{} // somebody could not reach it; holds one
-	turned    chan struct{} // level has changed; holds one
-	lodging   chan struct{} // the guests may have changed; holds one
-	woke      atomic.Bool   // the process has slept since its keeper looked
+	suspected chan struct{}                 // somebody could not reach it; holds one
+	turned    chan struct{}                 // level has changed; holds one
+	keeper    atomic.Pointer[keeper.Keeper] // of the present process; nil without a repository
 
 	// Guarded by the owner's lock.
 	view     replica.Replica
@@ -60,7 +60,7 @@ type unit struct {
 
 func newUnit(o *owner, v replica.Replica) *unit {
 	u := &unit{p: o.p, o: o, id: v.ID, role: v.Role, revision: v.Revision, log: o.p.log(o.key, v.ID),
-		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), turned: make(chan struct{}, 1), lodging: make(chan struct{}, 1), view: v,
+		settled: make(chan struct{}), gone: make(chan struct{}), suspected: make(chan struct{}, 1), turned: make(chan struct{}, 1), view: v,
 		files: modelFiles{fetches: &o.p.fetches, stamp: o.p.cfg.Fingerprint, fetched: map[string]string{}}}
 	u.ending, u.cancel = context.WithCancel(context.Background())
 	return u

@@ -89,7 +89,7 @@ func (d *Dispatcher) SetPool(f PoolConfig) {
 	f.setDefaults()
 	ref := f.Ref()
 	if p := old.pools[ref]; p != nil {
-		if c := p.config.Load(); c.Host == f.Host && c.Parent == f.Parent && c.Access.Equal(f.Access) && slices.Equal(c.adapterNames(), f.adapterNames()) && slices.Equal(c.served(), f.served()) {
+		if c := p.config.Load(); c.Host == f.Host && c.Parent == f.Parent && c.Repository == f.Repository && c.Access.Equal(f.Access) && slices.Equal(c.adapterNames(), f.adapterNames()) && slices.Equal(c.served(), f.served()) {
 			d.put(old.pools, &f)
 			return
 		}
@@ -181,7 +181,7 @@ func (d *Dispatcher) publish(pools map[routing.Ref]*pool, objects []routing.Obje
 	for r, p := range pools {
 		if !r.Pool {
 			c := p.config.Load()
-			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Parent: c.Parent, Adapters: c.adapterNames(), Served: c.served(), Access: c.Access})
+			entries = append(entries, route.Entry{Key: r.Key, Host: c.Host, Parent: c.Parent, Repository: c.Repository, Adapters: c.adapterNames(), Served: c.served(), Access: c.Access})
 		}
 	}
 	table := sync.OnceValue(func() *route.Table { return route.NewTable(entries, d.cfg.Domain, objects...) })

@@ -49,6 +49,8 @@ type PoolConfig struct {
 	// Lender is the service whose Replicas a service has: demand for it is demand for
 	// that. It is the zero key of a service with replicas of its own.
 	Lender service.Key
+	// Repository: the service has no model of its own, but those whose Parent it is.
+	Repository bool
 	// Limits are the entry role's.
 	Limits service.Limits
 	// Replicas are the service's, of every role. Those of a shared pool are

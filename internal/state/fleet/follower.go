@@ -12,6 +12,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/guests"
 	"roundhouse.dev/roundhouse/internal/decide/rollout"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 )
@@ -74,6 +75,7 @@ type followed struct {
 	record   *Record        // that it was last published with
 	canary   rollout.Canary // how far it has come, if it is one
 	unplaced time.Time
+	guests   map[service.Key]bool // whose models its replicas were last to load
 }
 
 // NewFollower makes a follower of nothing yet. Call Restore before Run.
@@ -180,15 +182,22 @@ func (f *Follower) Run(ctx context.Context, workers int) {
 // to come again; 0 means when something changes. Only one Reconcile of a key may
 // run at a time.
 func (f *Follower) Reconcile(ctx context.Context, k service.Key) (time.Duration, error) {
-	s, decided, percent, wanted := f.begin(k)
+	s, decided, percent, host, wanted := f.begin(k)
 	if !wanted {
 		f.cfg.Traffic.Withdraw(k)
 		f.drop(k)
 		return 0, nil
 	}
 	var err error
-	if s.replicas, err = f.cfg.Replicas.Observe(ctx, k); err != nil {
-		return 0, fmt.Errorf("observe %s: %w", k, err)
+	of := k
+	if host != nil {
+		of = host.Key
+	}
+	if s.replicas, err = f.cfg.Replicas.Observe(ctx, of); err != nil {
+		return 0, fmt.Errorf("observe %s: %w", of, err)
+	}
+	if host != nil {
+		s.replicas = guests.Replicas(s.replicas, k.Name)
 	}
 	f.updateCanary(s)
 	reason := "" // who decides sees the replicas that have no place yet
@@ -203,25 +212,32 @@ func (f *Follower) Reconcile(ctx context.Context, k service.Key) (time.Duration,
 		s.blockUnplaced(&v, now, true)
 	}
 	v.CanaryPercent, v.Starting = percent, decided.Starting
+	if host != nil {
+		v.lend(host.Key, host.Service)
+	}
 	f.cfg.Traffic.Publish(v)
 	f.finish(s)
 	return again, nil
 }
 
 // begin copies what is known of a service; wanted is false when it is to go.
-// percent is its canary's share.
-func (f *Follower) begin(k service.Key) (s *snapshot, decided Decision, percent int, wanted bool) {
+// percent is its canary's share, and host what loads its model, if another does.
+func (f *Follower) begin(k service.Key) (s *snapshot, decided Decision, percent int, host *Object, wanted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.mu.services[k]
 	if e == nil || e.deleted {
-		return nil, decided, 0, false
+		return nil, decided, 0, nil, false
 	}
 	decided = f.mu.decisions[k]
+	if lent, by := f.lentLocked(e.object); lent != nil {
+		decided.Record, decided.Blocked, host = lent, false, by
+	}
+	f.tellGuestsLocked(k, decided.Record)
 	s = &snapshot{key: k, object: e.object, record: decided.Record, failure: decided.Failure, unplaced: e.unplaced}
 	c := f.mu.services[k.Canary()]
 	if !s.forCanary() || c == nil || c.deleted {
-		return s, decided, 0, true
+		return s, decided, 0, host, true
 	}
 	asked := s.object.Service.CanaryPercent
 	percent = rollout.Step(rollout.Input{Percent: asked, Serving: true, Canary: c.canary}).Percent
@@ -229,7 +245,42 @@ func (f *Follower) begin(k service.Key) (s *snapshot, decided Decision, percent 
 		// Who decides sees why a replica is not ready.
 		percent = min(max(decided.Canary.Percent, 0), max(*asked, 0))
 	}
-	return s, decided, percent, true
+	return s, decided, percent, host, true
+}
+
+// lentLocked is the record of a service whose model another loads, and that one; nil
+// where none does. mu is held.
+func (f *Follower) lentLocked(o Object) (*Record, *Object) {
+	p := o.parentKey()
+	host, decided := f.mu.services[p], f.mu.decisions[p].Record
+	if p == (service.Key{}) || o.Key.IsCanary() || host == nil || host.deleted || host.object.Service.Stopped || decided == nil || decided.Revision.Repository() == "" {
+		return nil, nil
+	}
+	for _, g := range decided.Revision.Guests {
+		if g.Name == o.Key.Name {
+			return guestRecord(decided, o.Service, g.Model, ""), &host.object
+		}
+	}
+	return nil, nil
+}
+
+// tellGuestsLocked queues the services to which matters what k and its replicas are; mu
+// is held.
+func (f *Follower) tellGuestsLocked(k service.Key, r *Record) {
+	now := map[service.Key]bool{}
+	if r != nil && r.Revision.Host == (service.Key{}) {
+		for _, g := range r.Revision.Guests {
+			now[service.Key{Namespace: k.Namespace, Name: g.Name}] = true
+		}
+	}
+	for _, all := range []map[service.Key]bool{now, f.mu.services[k].guests} { // those that left, too
+		for guest := range all {
+			if e := f.mu.services[guest]; e != nil && guest != k {
+				f.queue.add(guest)
+			}
+		}
+	}
+	f.mu.services[k].guests = now
 }
 
 // updateCanary lets the request path know of the canary of s once there is a
@@ -270,6 +321,11 @@ func (f *Follower) drop(k service.Key) {
 	defer f.mu.Unlock()
 	if e := f.mu.services[k]; e != nil && e.deleted {
 		delete(f.mu.services, k)
+		for guest := range e.guests {
+			if f.mu.services[guest] != nil {
+				f.queue.add(guest)
+			}
+		}
 	}
 }
 

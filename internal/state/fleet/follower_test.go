@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,60 @@ func TestFollowCanary(t *testing.T) {
 		if _, there := r.traffic.views[c]; there != (step.record != nil) {
 			t.Errorf("%s: the canary is known %v", step.name, there)
 		}
+	}
+	if calls := r.took(); len(calls) > 0 {
+		t.Errorf("a follower called the platform: %v", calls)
+	}
+}
+
+// TestFollowGuests: a model that another service loads has the replicas of that one, as
+// the record of that says, until it is no more, or stopped.
+func TestFollowGuests(t *testing.T) {
+	leader := newRig(t)
+	leader.apply(hallRuntime + parent("") + child("a", "40Mi") + child("b", "40Mi"))
+	leader.family("a", "b")
+	record := leader.store.records[key("p")]
+	if len(record.Revision.Guests) != 2 {
+		t.Fatalf("p is to load %v", record.Revision.Guests)
+	}
+	r := newFollower(t, strings.TrimPrefix(parent(""), "---\n")+child("a", "40Mi")+child("b", "40Mi"))
+	all := func() {
+		r.settle("p")
+		r.settle("a")
+		r.settle("b")
+	}
+	ready := replica.Replica{ID: "x", Service: key("p"), Role: service.RoleEngine, Phase: replica.Ready, HTTP: "10.0.0.1:8080",
+		Guests: map[string]replica.Guest{"a": {Loaded: true}, "b": {Failures: 3, Message: "no tree", Retry: r.now.Add(time.Hour)}}}
+	r.platform.replicas[key("p")] = []replica.Replica{ready}
+	r.SetDecision(key("p"), fleet.Decision{Record: &record})
+	all()
+	if v := r.traffic.views[key("a")]; v.Host != key("p") || len(v.Replicas) != 1 || v.Replicas[0].Phase != replica.Ready || v.Blocked {
+		t.Errorf("of a is told %+v", v)
+	}
+	if v := r.traffic.views[key("b")]; v.Host != key("p") || !v.Blocked || v.Cause != "no tree" {
+		t.Errorf("of b is told %+v", v)
+	}
+	if v := r.traffic.views[key("p")]; !v.Repository || v.Host != (service.Key{}) {
+		t.Errorf("of p is told %+v", v)
+	}
+
+	// What the record has no longer is not served by it.
+	less := record
+	less.Revision.Guests = record.Revision.Guests[:1]
+	r.SetDecision(key("p"), fleet.Decision{Record: &less})
+	r.SetDecision(key("b"), fleet.Decision{Failure: &service.Failure{Reason: "MemoryResourceNotAvailable", Message: "declares too much"}, Blocked: true})
+	all()
+	if v := r.traffic.views[key("b")]; v.Host != (service.Key{}) || !v.Blocked || v.Cause != "declares too much" || len(v.Replicas) > 0 {
+		t.Errorf("of b is told %+v", v)
+	}
+	// A stopped host is not woken by requests for its models.
+	stopped := strings.Replace(strings.TrimPrefix(parent(""), "---\n"), "{name: p}", `{name: p, annotations: {serving.kserve.io/stop: "true"}}`, 1)
+	if _, err := r.Follower.Apply(t.Context(), parse(t, stopped), fleet.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	all()
+	if v := r.traffic.views[key("a")]; v.Host != (service.Key{}) || len(v.Replicas) > 0 {
+		t.Errorf("of a is told %+v", v)
 	}
 	if calls := r.took(); len(calls) > 0 {
 		t.Errorf("a follower called the platform: %v", calls)

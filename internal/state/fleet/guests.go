@@ -166,7 +166,7 @@ func declaredMemory(s *service.Service) int64 {
 // refusals are why models do not fit into a host's memory, by name.
 func refusals(host *workload.Revision, models []guests.Model) map[string]string {
 	c := host.Component(service.RoleEngine)
-	return guests.Refuse(host.Service.Name, c.Process.MemoryBytes, models)
+	return guests.Refuse(host.Service.Name, c.MemoryLimit(), models)
 }
 
 // settlePlace decides where w's model is served, and lets go of what there is of it
@@ -203,7 +203,7 @@ func (r *reconciler) convergeGuest(ctx context.Context, w *work, f family) (agai
 		r.cfg.Traffic.Publish(w.view(r.cfg))
 		return again, nil
 	}
-	if x := w.failure; x != nil && (x.Reason == reasonMemory || x.Reason == reasonHost || x.Replica != "") {
+	if x := w.failure; x != nil && (x.Reason == reasonMemory || x.Reason == reasonHost || x.Reason == reasonFramework || x.Replica != "") {
 		w.failure = nil // of the last look
 	}
 	model := workload.Model{}
@@ -223,7 +223,7 @@ func (r *reconciler) convergeGuest(ctx context.Context, w *work, f family) (agai
 		}
 	}
 	if known {
-		w.record = guestRecord(w, f, model)
+		w.record = guestRecord(f.record, w.object.Service, model, w.placed.why)
 	}
 	all, err := r.cfg.Platform.Observe(ctx, f.Key)
 	if err != nil {
@@ -233,7 +233,9 @@ func (r *reconciler) convergeGuest(ctx context.Context, w *work, f family) (agai
 	if w.failure == nil {
 		w.failure = refusedChange(all, w.key.Name)
 	}
-	r.cfg.Traffic.Publish(w.guestView(r.cfg, f))
+	v := w.view(r.cfg)
+	v.lend(f.Key, f.Service)
+	r.cfg.Traffic.Publish(v)
 	return again, nil
 }
 
@@ -242,6 +244,8 @@ func (r *reconciler) convergeGuest(ctx context.Context, w *work, f family) (agai
 const (
 	reasonMemory = "MemoryResourceNotAvailable"
 	reasonHost   = "InferenceServiceNotReady"
+	// reasonFramework is of a model that the server of its service does not read.
+	reasonFramework = "FrameworkNotSupported"
 )
 
 // notYet reports whether w's model is loaded nowhere, and why; nil where that passes.
@@ -253,6 +257,9 @@ func (w *work) notYet(f family) (bool, *service.Failure) {
 		return true, &service.Failure{Reason: reasonHost, Message: w.placed.why}
 	case f.Service.Stopped:
 		return true, &service.Failure{Reason: reasonHost, Message: f.Key.Name + ", whose replicas load it, is " + service.StoppedByOwner(f.Key)}
+	}
+	if why := guests.Unsupported(f.Revision, framework(w.object.Service)); why != "" {
+		return true, &service.Failure{Reason: reasonFramework, Message: why}
 	}
 	if why := refusals(f.Revision, f.models)[w.key.Name]; why != "" {
 		return true, &service.Failure{Reason: reasonMemory, Message: why}
@@ -274,6 +281,11 @@ func refusedChange(of []replica.Replica, name string) *service.Failure {
 // guestModel finds a guest's files, and what they are fetched with. With neither a
 // failure nor a model, the time has not come.
 func (r *resolver) guestModel(ctx context.Context, o Object) (workload.Model, time.Duration, *service.Failure) {
+	if o.Service.Model != nil && r.cfg.Cluster {
+		if why := guests.Unfetched(o.Service.Model.URI); why != "" {
+			return workload.Model{}, 0, &service.Failure{Reason: reasonModelLoadFailed, Message: why}
+		}
+	}
 	m, err := r.model(ctx, o)
 	if busy(err) {
 		return workload.Model{}, busyAfter, nil
@@ -284,32 +296,30 @@ func (r *resolver) guestModel(ctx context.Context, o Object) (workload.Model, ti
 	return workload.Model{URI: m.uri, Credentials: m.credentials, Format: m.attributes.Format.Name, Fingerprint: m.files}, 0, nil
 }
 
-// guestRecord is a guest's record: its host's revision, with its own name and model.
-func guestRecord(w *work, f family, m workload.Model) *Record {
-	rev := *f.Revision
-	rev.Service, rev.Host, rev.Model = w.key, f.Key, m
-	rev.Name = workload.RevisionName(w.key.Name, rev.Hash)
+// guestRecord is the record of a guest: that of its host, with its own name and model.
+func guestRecord(host *Record, guest *service.Service, m workload.Model, why string) *Record {
+	rev := host.Revision
+	rev.Host, rev.Service, rev.Model = rev.Service, guest.Key, m
+	rev.Name = workload.RevisionName(guest.Name, rev.Hash)
 	rev.Guests, rev.Before = nil, nil
-	rev.Access, rev.Scheduling = w.object.Service.Access, w.object.Service.Scheduling
-	rev.Labels, rev.Annotations = w.object.Service.Labels, w.object.Service.Annotations
-	rev.Runtime.Why = w.placed.why
+	rev.Access, rev.Scheduling = guest.Access, guest.Scheduling
+	rev.Labels, rev.Annotations = guest.Labels, guest.Annotations
+	rev.Runtime.Why = why
 	rev.Components = []workload.Component{*rev.Component(service.RoleEngine)}
-	return &Record{Service: w.key, Revision: rev, Learned: f.record.Learned}
+	return &Record{Service: guest.Key, Revision: rev, Learned: host.Learned}
 }
 
-// guestView is what the request path is told of a guest: copies of its requests go where
+// lend has a guest's view be one of its host's replicas: copies of its requests go where
 // the host has them go.
-func (w *work) guestView(cfg *Config, f family) View {
-	v := w.view(cfg)
-	v.Host = f.Key
-	s := *w.object.Service
+func (v *View) lend(host service.Key, of *service.Service) {
+	v.Host = host
+	s := *v.Service
 	engine := service.Component{}
-	if c := f.Service.Components.Engine; c != nil {
+	if c := of.Components.Engine; c != nil {
 		engine.Logger, engine.Batcher = c.Logger, c.Batcher
 	}
 	s.Components = service.Components{Engine: &engine}
 	v.Service = &s
-	return v
 }
 
 // takeGuests has the host's revision list the models that it is to load now.
@@ -342,7 +352,7 @@ func (s *services) guestsOf(k service.Key, host *workload.Revision) (out []workl
 	for _, e := range s.childrenLocked(k) {
 		name := e.object.Key.Name
 		switch {
-		case refused[name] != "" || e.placed.place == guests.Own || e.object.Service.Stopped:
+		case refused[name] != "" || guests.Unsupported(host, framework(e.object.Service)) != "" || e.placed.place == guests.Own || e.object.Service.Stopped:
 		case e.placed.place == guests.Guest && e.record != nil:
 			out = append(out, workload.Guest{Name: name, Model: e.record.Revision.Model})
 		default:
@@ -363,6 +373,14 @@ func sameGuest(a, b *Record) bool {
 		workload.Guest{Model: a.Revision.Model}.Equal(workload.Guest{Model: b.Revision.Model})
 }
 
+// framework is what a model declares that it is of.
+func framework(s *service.Service) string {
+	if s.Model == nil {
+		return ""
+	}
+	return s.Model.Format.Name
+}
+
 // isGuest reports whether w's model is loaded by another service's replicas.
 func (w *work) isGuest() bool { return w.placed.place == guests.Guest }
 
@@ -372,15 +390,22 @@ func guestConditions(w *work, cond func(string, bool, string, string) service.Co
 		return nil
 	}
 	out := []service.Condition{cond(service.ConditionLoadedByParent, w.isGuest(), reasonOf(w.isGuest(), "Guest", "IsNotMMSPredictor"), w.placed.why)}
-	if w.isGuest() {
-		fits := w.failure == nil || w.failure.Reason != reasonMemory
-		message := ""
-		if !fits {
-			message = w.failure.Message
-		}
-		out = append(out, cond(service.ConditionMemoryAvailable, fits, reasonOf(fits, "Fits", reasonMemory), message))
+	if !w.isGuest() {
+		return out
 	}
-	return out
+	unless := func(reason string) (ok bool, message string) {
+		if w.failure != nil && w.failure.Reason == reason {
+			return false, w.failure.Message
+		}
+		return true, ""
+	}
+	fits, message := unless(reasonMemory)
+	out = append(out, cond(service.ConditionMemoryAvailable, fits, reasonOf(fits, "Fits", reasonMemory), message))
+	supported, message := unless(reasonFramework)
+	out = append(out, cond(service.ConditionFramework, supported, reasonOf(supported, "Supported", reasonFramework), message))
+	ready, message := unless(reasonHost)
+	ready = ready && (guests.HostReady(w.replicas) || sleeping(w))
+	return append(out, cond(service.ConditionParentReady, ready, reasonOf(ready, "Ready", reasonHost), message))
 }
 
 func reasonOf(ok bool, yes, no string) string {
@@ -411,7 +436,7 @@ func (f *Fleet) explainPlace(ctx context.Context, o Object) (guests.Place, Objec
 		place, why := guests.Decide(p, f.cfg.Cluster)
 		return place, Object{}, why
 	}
-	if w.record == nil && p.Service.Repository && !f.cfg.Cluster {
+	if w.record == nil && p.Service.Repository {
 		var failure *service.Failure
 		if w.record, _, failure = f.resolver.resolved(ctx, w); failure != nil {
 			p.Failure = failure.Message

@@ -177,6 +177,9 @@ func (r *resolver) ownFiles(ctx context.Context, w *work) (map[service.Role]work
 		if own.Credentials, err = r.ownCredentials(w.object.Service, w.object.Service.Components.Get(role), own.Parts); err != nil {
 			return nil, fmt.Errorf("the %s's files: %w", role, err)
 		}
+		if r.cfg.Cluster {
+			own.Storage = w.object.Service.Components.Get(role).Storage
+		}
 		own.Fingerprint = r.fingerprints(ctx, own)
 		if was := w.filesOf(role); was != nil && slices.Equal(was.Parts, own.Parts) && !w.refused() && workload.SameFiles(was.Fingerprint, own.Fingerprint) {
 			own.Fingerprint = was.Fingerprint

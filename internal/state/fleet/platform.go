@@ -226,6 +226,9 @@ type View struct {
 	// Host is the service whose replicas they are, where those load the model beside
 	// others; zero for none. What is asked of the service is asked of its host.
 	Host service.Key
+	// Repository: the replicas have no model of the service's own, and load those of
+	// other services.
+	Repository bool
 	// Adapters are the LoRA adapters that the replicas have.
 	Adapters []workload.Adapter
 	// Access is how requests reach the service, besides by its name and its URL.

@@ -86,6 +86,7 @@ func (s *snapshot) view(url string, now time.Time, cluster bool) View {
 		return v
 	}
 	v.Role, v.Disaggregation = entrance(&s.record.Revision), s.record.Revision.Disaggregation
+	v.Repository = s.record.Revision.Repository() != "" && s.record.Revision.Host == (service.Key{})
 	v.Needs, v.Called = Needs(&s.record.Revision), Called(&s.record.Revision)
 	if e := s.record.Revision.Component(service.RoleExplainer); e != nil {
 		v.Explainer = &e.Limits

@@ -151,6 +151,13 @@ about what no namespace holds; "own" rules hold in the release's namespace.
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
+{{- if .Values.rbac.trainedModels }}
+# The models that the pods of a service load while they run are listed in a
+# ConfigMap, beside the service. Of ConfigMaps with other labels nothing is read.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 # The records of what was decided.
 - apiGroups: [apps]
   resources: [controllerrevisions]

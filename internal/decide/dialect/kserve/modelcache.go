@@ -123,6 +123,7 @@ func readBytes(r *manifest.Reader, at string, q *resource.Quantity, what string)
 	case q.Sign() <= 0:
 		r.Errorf(at, "%s is no size: write %s", q, what)
 	default:
+		manifest.CheckQuantity(r.Report, at, *q)
 		return q.Value()
 	}
 	return 0

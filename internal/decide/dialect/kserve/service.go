@@ -153,7 +153,7 @@ func readModel(r *manifest.Reader, at string, p *predictor, s *service.Service) 
 		r.Warnf(path+".name", "has no effect: the container is %s", mainContainer)
 	}
 	m.Name = ""
-	s.Model = readSource(r, path, m)
+	s.Model = readSource(r, path, m.StorageURI, m.Storage)
 	manifest.CheckURI(r.Report, path+".storageUri", fetched(m.StorageURI), m.Runtime != "")
 	readURIs(r, at+".storageUris", p.StorageURIs, s)
 	s.RuntimeVersion = m.RuntimeVersion

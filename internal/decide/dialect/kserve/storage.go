@@ -12,15 +12,14 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/strict"
 )
 
-// readSource is where a predictor's model is. KServe's storage names a secret
-// that holds the rest of the address unless its parameters do.
-func readSource(r *manifest.Reader, path string, m *model) *service.ModelSource {
-	st := m.Storage
-	if st == nil || m.StorageURI != "" {
+// readSource is where a predictor's model is, or an explainer's files. KServe's storage
+// names a secret that holds the rest of the address unless its parameters do.
+func readSource(r *manifest.Reader, path, uri string, st *storage) *service.ModelSource {
+	if st == nil || uri != "" {
 		if st != nil {
 			r.Errorf(path+".storage", "and storageUri both say where the model is: remove one")
 		}
-		return &service.ModelSource{URI: fetched(m.StorageURI)}
+		return &service.ModelSource{URI: fetched(uri)}
 	}
 	kind, bucket, at := st.Parameters["type"], st.Parameters["bucket"], strings.TrimPrefix(st.Path, "/")
 	src := &service.ModelSource{URI: kind + "://" + bucket + "/" + at, Storage: &service.Storage{Key: st.Key, Parameters: st.Parameters}}

@@ -134,7 +134,7 @@ var explainerImages = map[string]struct{ image, version, flag string }{
 func readExplainer(r *manifest.Reader, s *service.Service, path string, e *explainer) {
 	e.Containers = e.Custom.over(e.Containers)
 	stated := 0
-	uri, at := "", ""
+	source, at := &service.ModelSource{}, ""
 	for name, known := range map[string]*knownExplainer{"art": e.ART, "alibi": e.Alibi, "aix": e.AIX} {
 		if known == nil {
 			continue
@@ -142,7 +142,11 @@ func readExplainer(r *manifest.Reader, s *service.Service, path string, e *expla
 		if stated++; stated == 1 {
 			manifest.CheckContainer(r.Report, path+"."+name, known.Container)
 			e.Containers = append([]corev1.Container{known.container(name)}, e.Containers...)
-			uri, at = known.StorageURI, path+"."+name+".storageUri"
+			source, at = readSource(r, path+"."+name, known.StorageURI, known.Storage), path+"."+name+".storage"
+			if known.StorageURI != "" {
+				at += "Uri"
+				manifest.CheckURI(r.Report, at, source.URI, false)
+			}
 		}
 	}
 	if stated > 1 {
@@ -157,11 +161,10 @@ func readExplainer(r *manifest.Reader, s *service.Service, path string, e *expla
 	c.Subcommand = stated > 0
 	c.Parts = readParts(r, path+".storageUris", e.StorageURIs, false)
 	switch {
-	case uri != "" && len(e.StorageURIs) > 0:
+	case source.URI != "" && len(e.StorageURIs) > 0:
 		r.Errorf(at, "and the explainer's storageUris both say where its files are: remove one")
-	case uri != "":
-		manifest.CheckURI(r.Report, at, fetched(uri), false)
-		c.Parts = service.Parts{{URI: fetched(uri), Path: service.MountPath}}
+	case source.URI != "":
+		c.Parts, c.Storage = service.Parts{{URI: source.URI, Path: service.MountPath}}, source.Storage
 	}
 	manifest.ReadOtherAnnotations(r.Report, path+".annotations", manifest.KServePrefix, c, s.Annotations)
 	s.Components.Explainer = c
@@ -181,7 +184,7 @@ func (e *knownExplainer) container(name string) corev1.Container {
 		c.Image = image.image + ":" + version
 	}
 	var args []string
-	if e.StorageURI != "" {
+	if e.StorageURI != "" || e.Storage != nil {
 		args = append(args, "--storage_uri", service.MountPath)
 	}
 	if image.flag != "" && e.Type != "" {

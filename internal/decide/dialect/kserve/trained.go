@@ -32,8 +32,7 @@ type trainedFiles struct {
 }
 
 // readTrainedModel reads a model that KServe has the replicas of an InferenceService
-// load. Whether those here can is decided by what that runs on; on a cluster, each has
-// replicas of its own.
+// load. Whether those here can is decided by what that runs on.
 func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 	s := r.Service(m.Metadata, o)
 	s.Model = &service.ModelSource{URI: fetched(m.Spec.Model.StorageURI)}
@@ -54,10 +53,8 @@ func readTrainedModel(r *manifest.Reader, m *trainedModel, o *manifest.Object) {
 	if q := m.Spec.Model.Memory; q != nil {
 		s.Components.Engine.Pod.Containers = []corev1.Container{{Name: mainContainer,
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: *q}}}}
-		manifest.CheckContainer(r.Report, "spec.model.memory", s.Components.Engine.Pod.Containers[0])
+		manifest.CheckQuantity(r.Report, "spec.model.memory", *q)
 	}
-	p := r.Problem("spec.inferenceService", "has the model answer at that service's host; on a cluster the model is served by replicas of its own, which run while nothing asks for it too")
-	p.Warning, p.Platform = true, manifest.Kubernetes
 }
 
 // TrainedStatus is a service's status in the fields of a TrainedModel.

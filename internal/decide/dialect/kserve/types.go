@@ -147,7 +147,7 @@ type knownExplainer struct {
 	Config         map[string]string `json:"config"`
 	RuntimeVersion string            `json:"runtimeVersion"`
 	StorageURI     string            `json:"storageUri"`
-	Storage        any               `json:"storage"`
+	Storage        *storage          `json:"storage"`
 }
 
 type logger struct {
@@ -255,9 +255,6 @@ var Notes = manifest.Notes{
 	reflect.TypeFor[predictor](): {
 		"name":                 manifest.OnProcess(manifest.NoPod),
 		"storageContainerName": manifest.Never("has no effect: models are fetched by Roundhouse itself"),
-	},
-	reflect.TypeFor[knownExplainer](): {
-		"storage": manifest.Never("is not read: write where the files are into storageUri"),
 	},
 	reflect.TypeFor[logger](): {
 		"storage":       manifest.Refused("is not written to: give the logger the url of a server"),

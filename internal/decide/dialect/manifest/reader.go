@@ -2,11 +2,13 @@ package manifest
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -336,6 +338,7 @@ func CheckVariables(r *Report, path string, env []corev1.EnvVar) {
 	}
 }
 
+// CheckContainer checks what a container states, but for its image.
 func CheckContainer(r *Report, path string, c corev1.Container) {
 	CheckTemplates(r, path+".command", c.Command)
 	CheckTemplates(r, path+".args", c.Args)
@@ -349,6 +352,9 @@ func CheckContainer(r *Report, path string, c corev1.Container) {
 	for i, e := range c.Env {
 		if e.Name == "" || strings.ContainsAny(e.Name, "=\x00\r\n") {
 			r.Errorf(strict.Index(path+".env", i)+".name", "%q is not a variable's name", Clip(e.Name))
+		}
+		if n := len(e.Name) + 1 + len(e.Value); n > service.MaxVariable {
+			r.Refuse(strict.Index(path+".env", i)+".value", "%s has %d bytes with its name, and Linux starts no program with more than %d in one variable: put it into a file, and name that", Clip(e.Name), n, service.MaxVariable)
 		}
 	}
 	for i, e := range c.EnvFrom {
@@ -364,14 +370,24 @@ func CheckContainer(r *Report, path string, c corev1.Container) {
 		p := r.Problem(path+".resources.limits.cpu", "has no effect on one machine where the replica runs as a process: those share its processors")
 		p.Warning, p.Platform = true, Process
 	}
-	for name, q := range c.Resources.Limits {
-		if q.Sign() < 0 {
-			r.Errorf(strict.Key(path+".resources.limits", string(name)), "%s is negative", q.String())
-		}
+	checkQuantities(r, path+".resources.limits", c.Resources.Limits)
+	checkQuantities(r, path+".resources.requests", c.Resources.Requests)
+}
+
+// checkQuantities refuses what no machine has: of less than nothing, and of more than
+// can be counted, which Kubernetes and everything after it take for nothing.
+func checkQuantities(r *Report, path string, list corev1.ResourceList) {
+	for name, q := range list {
+		CheckQuantity(r, strict.Key(path, string(name)), q)
 	}
-	for name, q := range c.Resources.Requests {
-		if q.Sign() < 0 {
-			r.Errorf(strict.Key(path+".resources.requests", string(name)), "%s is negative", q.String())
-		}
+}
+
+// CheckQuantity refuses a quantity that is negative, or too large to be counted.
+func CheckQuantity(r *Report, path string, q resource.Quantity) {
+	switch {
+	case q.Sign() < 0:
+		r.Errorf(path, "%s is negative", q.String())
+	case q.CmpInt64(math.MaxInt64) > 0:
+		r.Refuse(path, "%s is more than can be counted: at most 8Ei", q.String())
 	}
 }

@@ -36,6 +36,7 @@ type gateway struct {
 	full     bool // all its services are known
 	lines    map[string]*entry
 	engines  map[engineID]replica.Load
+	hosts    map[engineID]told
 	budget   int       // bytes of prompts that it may tell
 	spent    time.Time // when budget was computed
 }
@@ -85,11 +86,12 @@ func (b *book) take(r *Report, now time.Time) (all bool, changed []string) {
 		if len(b.gateways) >= maxGateways {
 			b.forgetOldest()
 		}
-		g = &gateway{instance: r.Instance, lines: map[string]*entry{}, engines: map[engineID]replica.Load{}}
+		g = &gateway{instance: r.Instance, lines: map[string]*entry{}, engines: map[engineID]replica.Load{}, hosts: map[engineID]told{}}
 		b.gateways[r.Pod] = g
 	}
 	g.heard = now
 	g.tell(r.Engines, now)
+	changed = g.lodge(r.Hosts, now)
 	b.hear(g, r, now)
 	if g.silent {
 		g.silent, g.full = false, false

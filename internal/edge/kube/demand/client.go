@@ -39,6 +39,8 @@ type ClientConfig struct {
 	// Engines are what the engines told of the services that scale by it; nil tells
 	// of none. It is called for every report, and may keep engines read.
 	Engines func(now time.Time) []Engine
+	// Hosts are the pods that load models of other services; nil tells of none.
+	Hosts func(now time.Time) []Host
 	// Heard is told which blocks of prompts an endpoint was sent by other gateways;
 	// nil neither hears of prompts nor tells of them.
 	Heard func(endpoint string, blocks []uint64)
@@ -397,6 +399,14 @@ func (c *Client) compose(t *target) (Report, []string, uint64) {
 	if c.cfg.Engines != nil {
 		r.Engines = c.cfg.Engines(now)
 		r.Engines = r.Engines[:min(len(r.Engines), maxEngines)]
+	}
+	if c.cfg.Hosts != nil {
+		r.Hosts = c.cfg.Hosts(now)
+		for n, models := 0, 0; n < len(r.Hosts); n++ { // the report would be refused as a whole
+			if models += len(r.Hosts[n].Models); n >= maxHosts || models > maxGuests {
+				r.Hosts = r.Hosts[:n]
+			}
+		}
 	}
 	return r, sent, told
 }

@@ -56,6 +56,8 @@ type Report struct {
 	Services []Line `json:"services,omitempty"`
 	// Engines are those of services that scale by their metrics.
 	Engines []Engine `json:"engines,omitempty"`
+	// Hosts are pods that load models of other services.
+	Hosts []Host `json:"hosts,omitempty"`
 	// Prompts are those that were sent since the last report.
 	Prompts []prompts.Prompt `json:"prompts,omitempty"`
 	// Heard is the number up to which the gateway has heard of others' prompts; nil
@@ -99,6 +101,8 @@ func (r *Report) Validate() error {
 		return errors.New("instance and number must be above 0, age no less")
 	case len(r.Services) > maxServices:
 		return fmt.Errorf("%d services are more than %d", len(r.Services), maxServices)
+	case len(r.Hosts) > maxHosts:
+		return fmt.Errorf("%d pods that load models are more than %d", len(r.Hosts), maxHosts)
 	case len(r.Engines) > maxEngines:
 		return fmt.Errorf("%d engines are more than %d", len(r.Engines), maxEngines)
 	}
@@ -108,6 +112,15 @@ func (r *Report) Validate() error {
 	for i := range r.Engines {
 		if err := r.Engines[i].validate(); err != nil {
 			return fmt.Errorf("engines[%d] (%.40q): %w", i, r.Engines[i].Pod, err)
+		}
+	}
+	models := 0
+	for i := range r.Hosts {
+		if err := r.Hosts[i].validate(); err != nil {
+			return fmt.Errorf("hosts[%d] (%.40q): %w", i, r.Hosts[i].Pod, err)
+		}
+		if models += len(r.Hosts[i].Models); models > maxGuests {
+			return fmt.Errorf("more than %d models", maxGuests)
 		}
 	}
 	for i := range r.Services {

@@ -115,4 +115,9 @@ func (g *gateway) expire(now time.Time) {
 			delete(g.engines, id)
 		}
 	}
+	for id, t := range g.hosts {
+		if now.Sub(t.at) > keepEngine {
+			delete(g.hosts, id)
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
@@ -43,18 +44,20 @@ type Config struct {
 	// must have been ready in its EndpointSlice: DNS reads the same slice, and is
 	// no faster.
 	Settle time.Duration
-	Log    *slog.Logger
+	// AgentPort is where the agents of pods say which models their server has loaded.
+	AgentPort int
+	Log       *slog.Logger
 }
 
 // DefaultConfig asks starting endpoints ten times a second for a minute.
 func DefaultConfig() Config {
 	return Config{ProbeEvery: 100 * time.Millisecond, ProbeWait: time.Minute, ProbeTimeout: 2 * time.Second, MaxProbes: 256, Trust: 10 * time.Second,
-		Settle: 500 * time.Millisecond}
+		Settle: 500 * time.Millisecond, AgentPort: shape.AgentPort}
 }
 
 // Validate names what is missing.
 func (c Config) Validate() error {
-	if c.Cache == nil || c.ProbeEvery <= 0 || c.ProbeWait <= 0 || c.ProbeTimeout <= 0 || c.MaxProbes <= 0 || c.Trust <= 0 || c.Settle < 0 {
+	if c.Cache == nil || c.ProbeEvery <= 0 || c.ProbeWait <= 0 || c.ProbeTimeout <= 0 || c.MaxProbes <= 0 || c.Trust <= 0 || c.Settle < 0 || c.AgentPort <= 0 {
 		return errors.New("live: Cache and bounds above 0 are required")
 	}
 	return nil

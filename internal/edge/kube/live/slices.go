@@ -60,6 +60,10 @@ type pod struct {
 	wasReady bool      // its slice has said so
 	probed   time.Time // when it answered a probe of ours; zero when it has not
 	settling bool      // somebody is told when its name is known
+	// guests are the models of other services as its agent last said, at told; nil
+	// where it has said nothing.
+	guests map[string]replica.Guest
+	told   time.Time
 }
 
 // sawSlice takes in an EndpointSlice as it is, or that it is gone.
@@ -216,6 +220,9 @@ func (v *View) replica(k service.Key, role service.Role, e endpoint, p *pod) rep
 	if d := v.mu.records[k]; d != nil {
 		r.Revision = d.Revision.Hash // slices do not say
 		if c := d.Revision.Component(role); c != nil {
+			if c.Repository != "" {
+				r.Guests = p.guests
+			}
 			r.Metrics, r.KVEvents, r.DataParallel = r.MetricsAt(c.Exports()), c.KVEvents(), c.DataParallel()
 		}
 	}

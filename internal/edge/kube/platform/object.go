@@ -33,6 +33,7 @@ const (
 	kindRole       kind = "Role"
 	kindBinding    kind = "RoleBinding"
 	kindScaler     kind = "HorizontalPodAutoscaler"
+	kindModels     kind = "ConfigMap"
 )
 
 var groupVersionKind = schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: string(kindGroups)}
@@ -56,7 +57,7 @@ func (k kind) gvk() schema.GroupVersionKind {
 		return autoscalingv2.SchemeGroupVersion.WithKind(string(k))
 	case kindAccount, kindRole, kindBinding:
 		return accessKinds[k]
-	case kindService:
+	case kindService, kindModels:
 	}
 	return corev1.SchemeGroupVersion.WithKind(string(k))
 }
@@ -74,7 +75,7 @@ type id struct {
 // pods are made while the rest is deleted.
 func (i id) compare(j id) int {
 	rank := func(k kind) int {
-		return slices.Index([]kind{kindScaler, kindDeployment, kindGroups, kindService, kindBudget, kindBinding, kindRole, kindAccount}, k)
+		return slices.Index([]kind{kindScaler, kindDeployment, kindGroups, kindService, kindBudget, kindBinding, kindRole, kindAccount, kindModels}, k)
 	}
 	return cmp.Or(cmp.Compare(rank(i.kind), rank(j.kind)), cmp.Compare(i.name, j.name))
 }

@@ -202,6 +202,9 @@ func (p *Platform) Apply(ctx context.Context, r workload.Revision) error {
 		if err := p.writer.apply(ctx, k, o); err != nil {
 			return fmt.Errorf("platform: apply %s %s/%s: %w", o.id.kind, k.Namespace, o.id.name, err)
 		}
+		if o.kind == kindModels {
+			p.writer.hasten(ctx, p.services.podsOf(workload.Ref{Service: k, Role: o.role}), o.applied, p.cfg.Log)
+		}
 	}
 	for _, i := range gone {
 		if err := p.writer.remove(ctx, k, i); err != nil {

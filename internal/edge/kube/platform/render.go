@@ -55,6 +55,11 @@ func (r *renderer) render(ctx context.Context, rev workload.Revision, o shape.Op
 			return nil, err
 		}
 	}
+	if len(objects.Lists) > 0 {
+		if err := r.watches.watchModels(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return rendering(&objects)
 }
 
@@ -81,6 +86,9 @@ func rendering(o *shape.Objects) (out []rendered, err error) {
 	}
 	for i := range o.Budgets {
 		add(kindBudget, &o.Budgets[i].ObjectMeta, &o.Budgets[i])
+	}
+	for i := range o.Lists {
+		add(kindModels, &o.Lists[i].ObjectMeta, &o.Lists[i])
 	}
 	for i := range o.Deployments {
 		add(kindDeployment, &o.Deployments[i].ObjectMeta, &o.Deployments[i])

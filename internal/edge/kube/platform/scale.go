@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -180,14 +181,7 @@ func (w *writer) condemn(ctx context.Context, pods []*corev1.Pod, victims []stri
 		case condemned:
 			cost = victimCost
 		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{deletionCost: cost}}})
-		if err != nil {
-			return err
-		}
-		o := newUnstructured(corev1.SchemeGroupVersion.WithKind("Pod"))
-		o.SetNamespace(pod.Namespace)
-		o.SetName(pod.Name)
-		err = w.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(shape.FieldManager))
+		err := w.annotate(ctx, pod, deletionCost, cost)
 		// A pod that is gone, or was replaced by one of its name, needs no mark.
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("mark pod %s as the one to end: %w", pod.Name, err)
@@ -321,5 +315,27 @@ func (s *services) countScaler(t target, by int) {
 		}
 		r, others := h.roles[o.role], s.scalers[t] > 0
 		s.notices.add(k, event{drifted: r.resource && others == r.measured}) // our autoscaler must be deleted or created
+	}
+}
+
+// annotate sets an annotation of a pod; nil takes it away.
+func (w *writer) annotate(ctx context.Context, pod *corev1.Pod, name string, value any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{name: value}}})
+	if err != nil {
+		return err
+	}
+	o := newUnstructured(corev1.SchemeGroupVersion.WithKind("Pod"))
+	o.SetNamespace(pod.Namespace)
+	o.SetName(pod.Name)
+	return w.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(shape.FieldManager))
+}
+
+// hasten has the kubelets of pods look at a ConfigMap at once, which they would else do
+// within a minute or two: they do so when a pod changes.
+func (w *writer) hasten(ctx context.Context, pods []*corev1.Pod, digest string, log *slog.Logger) {
+	for _, pod := range pods {
+		if err := w.annotate(ctx, pod, shape.AnnotationModels, digest); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			log.Debug("a pod learns later of the models that it is to load", "pod", pod.Name, "error", err)
+		}
 	}
 }

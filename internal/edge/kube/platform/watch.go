@@ -25,8 +25,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 )
 
-// watches keep services up to date. The watches of LeaderWorkerSets, and of
-// accounts, roles and bindings, begin with the first service that needs them. Few
+// watches keep services up to date. The watches of LeaderWorkerSets, of
+// accounts, roles and bindings, and of ConfigMaps begin with the first service that needs them. Few
 // services do, the kind may be installed later, and the controller may have no
 // permission for these kinds.
 type watches struct {
@@ -40,7 +40,7 @@ type watches struct {
 	ctx    context.Context // of start
 	synced []<-chan struct{}
 
-	groups, access optional
+	groups, access, models optional
 }
 
 // optional is a watch that begins when it is needed.
@@ -232,6 +232,26 @@ func (w *watches) watchAccess(ctx context.Context) error {
 	}
 	err := w.begin(ctx, "routers' accounts", kinds, cache.ByObject{Transform: trimMetadata})
 	w.access.watching = err == nil
+	return err
+}
+
+// watchModels begins to watch the lists of models that pods load, of which it reads the
+// metadata only.
+func (w *watches) watchModels(ctx context.Context) error {
+	w.models.mu.Lock()
+	defer w.models.mu.Unlock()
+	if w.models.watching {
+		return nil
+	}
+	for _, namespace := range w.watched() {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
+		if err := w.reader.List(ctx, list, client.InNamespace(namespace), client.Limit(1)); err != nil {
+			return fmt.Errorf("the models of TrainedModels are listed in a ConfigMap, and the controller may not read any: %w: allow it to (the chart's rbac.trainedModels), or give the service a model of its own", err)
+		}
+	}
+	err := w.begin(ctx, "lists of models", map[client.Object]kind{metadataOf(kindModels.gvk()): kindModels}, cache.ByObject{Transform: trimMetadata})
+	w.models.watching = err == nil
 	return err
 }
 

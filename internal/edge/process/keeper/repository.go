@@ -1,4 +1,4 @@
-package process
+package keeper
 
 import (
 	"bytes"
@@ -35,6 +35,24 @@ func (r repository) mark(name string) string { return filepath.Join(r.dir, "."+n
 func marked(g workload.Guest, files string) []byte {
 	b, _ := json.Marshal([]string{g.Model.URI, g.Model.Fingerprint, g.Model.Format, files}) // strings can be encoded
 	return b
+}
+
+// list is what lies in the repository: the models that were loaded, and those of which
+// nobody has said so.
+func (r repository) list() (loaded, begun []string) {
+	entries, _ := os.ReadDir(r.dir) // it is made when a model is put into it
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") {
+			continue
+		}
+		if _, err := os.Stat(r.mark(name)); err == nil {
+			loaded = append(loaded, name)
+		} else {
+			begun = append(begun, name)
+		}
+	}
+	return loaded, begun
 }
 
 // sign notes that a model has been loaded with these files, for an owner after this one.
