@@ -2,6 +2,7 @@ package kserve
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 
@@ -134,7 +135,8 @@ func readNodeGroup(r *manifest.Reader, m *nodeGroup, o *manifest.Object) {
 		out.Folder, at = v.HostPath.Path, "hostPath.path"
 	}
 	if bad := service.ModelStoreError(out.Folder); at != "" && (bad != "" || out.Folder == service.NoModelStore) {
-		r.Errorf("spec.persistentVolumeSpec."+at, "%q is no folder of the nodes: write its absolute path, such as /models", manifest.Clip(out.Folder))
+		p := r.Problem("spec.persistentVolumeSpec."+at, fmt.Sprintf("%q is no folder of the nodes: write its absolute path, such as /models", manifest.Clip(out.Folder)))
+		p.Platform, out.Folder = manifest.Kubernetes, ""
 	}
 }
 
