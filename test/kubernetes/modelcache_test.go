@@ -147,7 +147,9 @@ func freedOnNode(ctx context.Context, m *models, store string) {
 	// The pods of the next revision cannot fetch it; that of this one goes on.
 	for {
 		all := m.pods(ctx, fetched, "kept-")
-		if slices.ContainsFunc(all, func(p corev1.Pod) bool { return len(p.Status.InitContainerStatuses) > 0 && p.Status.InitContainerStatuses[0].RestartCount > 0 }) {
+		if slices.ContainsFunc(all, func(p corev1.Pod) bool {
+			return len(p.Status.InitContainerStatuses) > 0 && p.Status.InitContainerStatuses[0].RestartCount > 0
+		}) {
 			break
 		}
 		select {

@@ -25,7 +25,7 @@ type caches struct {
 func (n *node) newCaches() *caches {
 	host, _ := os.Hostname() // it names the node in a status, and nothing else
 	c := &caches{fleet: n.fleet, node: cmp.Or(host, "localhost")}
-	from := fetcher{n.store, n.downloads, n.open}
+	from := fetcher{n.store, n.downloads, n.open, n.bring}
 	c.fetches = prefetch.New(prefetch.Config{List: c.list, Fetch: func(ctx context.Context, f service.Files, progress func(done, total int64)) error {
 		_, err := from.Fetch(ctx, f, progress)
 		return err
