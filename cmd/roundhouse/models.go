@@ -36,7 +36,8 @@ brought the same way; a file that two of them have is an error.
 With --store and --place, one model is put into a folder that other processes share,
 such as the pods of a node, and the link FOLDER/places/NAME/model leads to its files.
 They stay while a process has that place. With --stay, the command creates the file
-"done" in a folder when the model is there, and waits until it is told to end.`,
+"done" in a folder when the model is there, and waits until it is told to end. With
+--drop, it gives the place back and removes the model, unless another place has it.`,
 		Example: `  roundhouse pull hf://Qwen/Qwen2.5-0.5B-Instruct
   roundhouse pull s3://models/iris https://example.com/model.bst
   roundhouse pull s3://models/iris --out /mnt/models
@@ -53,6 +54,8 @@ They stay while a process has that place. With --stay, the command creates the f
 				return command.Usagef("--merge needs --out")
 			case c.Store == "" && given("store-max-bytes"):
 				return command.Usagef("--store-max-bytes needs --store")
+			case c.Drop && c.Store == "":
+				return command.Usagef("--drop needs --store")
 			case c.Out == "" && c.Store == "" && (given("public-only") || c.Stay != ""):
 				return command.Usagef("--public-only and --stay need --out or --store")
 			}
@@ -67,6 +70,7 @@ They stay while a process has that place. With --stay, the command creates the f
 	cmd.Flags().StringVar(&c.StoreBytes, "store-max-bytes", app.DefaultModelShare, "with --store: most that it may hold, as a size or a share of the disk; of those not in use, the least recently used is removed first")
 	c.Log.FormatFlag(cmd.Flags())
 	cmd.Flags().StringVar(&c.Stay, "stay", "", "with --out or --store: folder for a file \"done\" when the model is there; the command then waits for a signal")
+	cmd.Flags().BoolVar(&c.Drop, "drop", false, "with --store: give the place back, and remove the model unless another place has it")
 	// Pods set the variable: an older release refuses a flag that it does not know.
 	cmd.Flags().BoolVar(&c.PublicOnly, "public-only", os.Getenv("ROUNDHOUSE_PUBLIC_ONLY") == "true",
 		"with --out or --store: refuse a URI that leads to an internal address (loopback, link-local, private); endpoints that the environment names are exempt")

@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/decide/precache"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -26,7 +25,7 @@ type caches struct {
 func (n *node) newCaches() *caches {
 	host, _ := os.Hostname() // it names the node in a status, and nothing else
 	c := &caches{fleet: n.fleet, node: cmp.Or(host, "localhost")}
-	from := fetcher{n.store, n.downloads, n.open}
+	from := fetcher{n.store, n.downloads, n.open, n.bring}
 	c.fetches = prefetch.New(prefetch.Config{List: c.list, Fetch: func(ctx context.Context, f service.Files, progress func(done, total int64)) error {
 		_, err := from.Fetch(ctx, f, progress)
 		return err
@@ -64,12 +63,6 @@ func (c *caches) Of(o fleet.Object) admin.ModelCache {
 	is := c.fetches.Outcome(o.Key)
 	out := admin.ModelCache{URI: artifact.Redact(o.ModelCache.URI), Done: is.Done, Total: is.Total, Again: is.Again, CacheStatus: service.CacheStatus{
 		Nodes: map[string]service.CacheState{c.node: is.State}, Reason: is.Reason}}
-	for _, st := range c.fleet.CacheServices(o.ModelCache) {
-		if st.Object.Origin.Kind == dialect.LLMService {
-			out.LLMServices = append(out.LLMServices, st.Object.Key)
-		} else {
-			out.Services = append(out.Services, st.Object.Key)
-		}
-	}
+	out.Services, out.LLMServices = c.fleet.CacheUsers(o.ModelCache)
 	return out
 }

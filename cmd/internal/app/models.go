@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,9 +17,12 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/front"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/credentials"
+	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/hubcache"
+	"roundhouse.dev/roundhouse/internal/edge/prefetch"
+	"roundhouse.dev/roundhouse/internal/edge/process/brought"
 )
 
 // fetcher fetches models for the platform.
@@ -26,6 +30,8 @@ type fetcher struct {
 	*artifact.Store
 	downloads front.Downloads
 	opener
+	// bring fetches what Store does not; nil fetches none of that.
+	bring func(context.Context, service.Files) (path string, err error)
 }
 
 // opener puts together what files are fetched with; nil knows no credentials but the
@@ -51,6 +57,9 @@ func (o opener) request(f service.Files) (artifact.Request, error) {
 
 // Fetch implements process.Fetcher.
 func (f fetcher) Fetch(ctx context.Context, files service.Files, progress func(done, total int64)) (string, error) {
+	if f.bring != nil && service.ForeignURI(files.URI) {
+		return f.bring(ctx, files)
+	}
 	req, err := f.request(files)
 	if err != nil {
 		return "", err
@@ -93,6 +102,9 @@ const inspectTimeout = 15 * time.Second
 
 // Inspect implements fleet.Models.
 func (i Inspector) Inspect(ctx context.Context, files service.Files) (service.Attributes, error) {
+	if service.ForeignURI(files.URI) {
+		return service.Attributes{}, fmt.Errorf("%s is fetched by a container as the replica starts: name the model's format", service.RedactURI(files.URI))
+	}
 	req, err := i.open.request(files)
 	if err != nil {
 		return service.Attributes{}, err
@@ -193,6 +205,9 @@ func (n *node) inUse(to []string, f service.Files) []string {
 
 // tidy removes the models that are not used, once all that are used are known.
 func (n *node) tidy(ctx context.Context) {
+	if err := n.brought.Tidy(ctx, n.names, n.platform.Models()); err != nil {
+		n.log.Warn("cannot remove the models that are not used", "error", err)
+	}
 	if freed, err := n.store.Prune(ctx); err != nil {
 		n.log.Warn("cannot remove the models that are not used", "error", err)
 	} else if freed > 0 {
@@ -233,4 +248,49 @@ func Catalog() ([]service.Runtime, error) {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
 	return runtimes, nil
+}
+
+// bring has the container of the first StorageContainer by name that supports a URI fetch
+// its files, with the secrets of the service.
+func (n *node) bring(ctx context.Context, f service.Files) (string, error) {
+	for _, o := range n.fleet.Objects(dialect.StorageContainerID) {
+		if !o.StorageContainer.Fetches(f.URI) {
+			continue
+		}
+		r := brought.Request{URI: f.URI, Container: o.StorageContainer.Container, Variables: maps.Clone(f.Variables)}
+		for _, name := range f.Secrets {
+			s, ok := n.fleet.Secret(service.Key{Namespace: f.Namespace, Name: name})
+			if !ok {
+				continue // as on a cluster
+			}
+			if r.Variables == nil {
+				r.Variables = map[string]string{}
+			}
+			for key, v := range s.Data {
+				r.Variables[key] = v.Reveal()
+			}
+		}
+		return n.brought.Fetch(ctx, r)
+	}
+	scheme, _, _ := strings.Cut(f.URI, "://")
+	return "", fmt.Errorf("%s: nothing fetches from %s://: apply a ClusterStorageContainer that supports it, or put the model where one of %s:// leads to",
+		service.RedactURI(f.URI), scheme, strings.Join(service.FetchedSchemes, "://, "))
+}
+
+// names reports whether a revision or a ModelCache names a model by a URI, without what is
+// secret of it.
+func (n *node) names(uri string) bool {
+	if slices.ContainsFunc(n.caches.list(), func(m prefetch.Model) bool { return service.RedactURI(m.Files.URI) == uri }) {
+		return true
+	}
+	for _, st := range n.fleet.List() {
+		for r := st.Revision; r != nil; r = r.Before {
+			for _, m := range r.Models() {
+				if slices.ContainsFunc(append([]string{m.URI}, m.Others()...), func(u string) bool { return service.RedactURI(u) == uri }) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

@@ -36,6 +36,8 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/datadir"
 	"roundhouse.dev/roundhouse/internal/edge/gateway"
 	"roundhouse.dev/roundhouse/internal/edge/process"
+	"roundhouse.dev/roundhouse/internal/edge/process/brought"
+	"roundhouse.dev/roundhouse/internal/edge/process/containers"
 	"roundhouse.dev/roundhouse/internal/edge/promquery"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 	"roundhouse.dev/roundhouse/internal/state/journal"
@@ -61,6 +63,7 @@ type node struct {
 	bench     *benchmarks
 	caches    *caches
 	open      opener
+	brought   *brought.Store
 }
 
 type nodeConfig struct {
@@ -88,11 +91,16 @@ func newNode(cfg nodeConfig) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	mode, err := containers.Mode(cfg.containers)
+	if err != nil {
+		return nil, err
+	}
+	n.brought = brought.New(brought.Config{Dir: filepath.Join(cfg.dir.Models(), "brought"), Engines: &containers.Finder{Mode: mode}, Log: cfg.log})
 	demands := &demands{}
 	if n.traffic, err = front.NewTraffic(front.TrafficConfig{Demand: demands, PoolRoles: true, Queue: cfg.access.Queue, Lost: func(id string) { n.platform.Suspect(id) }, Log: cfg.log}); err != nil {
 		return nil, err
 	}
-	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store, n.downloads, n.open}, Fingerprint: n.fingerprint,
+	n.platform, err = process.New(process.Config{Dir: cfg.dir.Path("processes"), Executable: command.Executable(), Server: command.Beside(command.ServerProgram), ServerEnv: []string{command.ForServer(cfg.version)}, Fetcher: fetcher{n.store, n.downloads, n.open, n.bring}, Fingerprint: n.fingerprint,
 		Secret:    func(k service.Key) (*service.Secret, bool) { return n.fleet.Secret(k) },
 		ConfigMap: func(k service.Key) (*service.ConfigMap, bool) { return n.fleet.ConfigMap(k) },
 		Drain:     n.traffic.Drain, Resume: n.traffic.Resume, Forward: n.forward, Containers: cfg.containers, Env: cfg.hub.environment(), Logger: cfg.log})
@@ -151,7 +159,7 @@ func (n *node) servers() error {
 		return err
 	}
 	n.admin, err = admin.New(admin.Config{Fleet: n.fleet, Token: token, Host: n.cfg.admin.IP.String(), Files: n.store, Version: n.cfg.version, Gateway: n.base(), Keys: n.cfg.access.Keys,
-		Models: fetcher{n.store, n.downloads, n.open}, Schemas: sync.OnceValues(jsonschema.Kinds),
+		Models: fetcher{n.store, n.downloads, n.open, n.bring}, Schemas: sync.OnceValues(jsonschema.Kinds),
 		ExplainRequest: func(r *http.Request) (fmt.Stringer, error) { return n.server.Gateway.Explain(r) },
 		Requests:       n.cfg.access.Requests,
 		Events:         n.cfg.events,

@@ -35,7 +35,10 @@ type Pull struct {
 	Store, Place, StoreBytes string
 	// Stay is a folder in which a file says that the model is there. Then Run waits
 	// until it is told to end.
-	Stay       string
+	Stay string
+	// Drop: the place is given back, and the model removed from Store, unless others
+	// have it there. The file in Stay goes first, and Run does not wait.
+	Drop       bool
 	Log        command.LogOptions
 	PublicOnly bool // with Out or Store: refuse URIs that lead to internal addresses
 }
@@ -93,6 +96,9 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *sl
 	fetch := func(progress func(artifact.Progress)) (string, error) {
 		return c.Out, put(ctx, c.Out, artifact.Request{URI: uri, Credentials: by}, cfg, nil, nil, progress)
 	}
+	if c.Drop {
+		return c.drop(uri, by, out, log)
+	}
 	var held *os.File
 	if c.Store != "" {
 		cfg.Dir = c.Store
@@ -122,12 +128,32 @@ func (c *Pull) one(ctx context.Context, uri string, out, logs io.Writer, log *sl
 	return c.stay(ctx, held)
 }
 
+// drop removes a model from the store.
+func (c *Pull) drop(uri string, by *artifact.Credentials, out io.Writer, log *slog.Logger) error {
+	s, err := artifact.OpenShared(artifact.Config{Dir: c.Store}, c.Place, nil, log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	freed, err := s.Drop(artifact.Request{URI: uri, Credentials: by})
+	if err != nil {
+		return err
+	}
+	if c.Stay != "" {
+		if err := os.RemoveAll(c.Stay); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(out, "%s: %d bytes freed\n", artifact.Redact(uri), freed)
+	return err
+}
+
 // stay writes that the model is there, and waits to be told to end: as
 // roundhouse-pause where that is beside this program, which takes a tenth of the
 // memory. held stays open in it, and so locked.
 func (c *Pull) stay(ctx context.Context, held *os.File) error {
 	file := filepath.Join(c.Stay, arrivedName)
-	if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Chmod(file, 0o644)); err != nil { //nolint:gosec // another user's program waits for it
+	if err := errors.Join(os.MkdirAll(c.Stay, 0o755), os.WriteFile(file, nil, 0o644), os.Chmod(file, 0o644)); err != nil { //nolint:gosec // another user's program waits for it
 		return err
 	}
 	if self, err := os.Executable(); err == nil {

@@ -181,15 +181,12 @@ func (*Cluster) FollowRequests(context.Context, admin.RequestQuery, func(admin.R
 }
 
 // ids are the IDs of kinds whose plurals commands use.
-var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "acceleratorclasses": dialect.AcceleratorID, "clusterstoragecontainers": dialect.StorageContainerID, "reserves": dialect.ReserveID}
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "acceleratorclasses": dialect.AcceleratorID, "clusterstoragecontainers": dialect.StorageContainerID, "localmodelcaches": dialect.CacheID, "localmodelnodegroups": dialect.NodeGroupID, "reserves": dialect.ReserveID}
 
 // Objects implements Backend.
 func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {
 	if kinds == "benchmarkjobs" {
 		return nil, errors.New("a BenchmarkJob is run by a running up: `roundhouse bench SERVICE --context CONTEXT` sends a load to a service of a cluster")
-	}
-	if kinds == "localmodelcaches" || kinds == "localmodelnodegroups" {
-		return nil, errors.New("models are fetched ahead of their use by a running up alone: a cluster fetches them as pods start")
 	}
 	if kinds == "configmaps" {
 		return nil, errors.New("kubectl lists the ConfigMaps of a cluster")
@@ -212,6 +209,11 @@ func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, er
 			one = admin.BaseOf(*m.Base)
 		case m.StorageContainer != nil:
 			one = admin.StorageContainerOf(*m.StorageContainer)
+		case m.ModelCache != nil:
+			one = admin.Object{Kind: dialect.CacheID, Namespace: m.Key.Namespace, Name: m.Key.Name, Created: m.Created(),
+				ModelCache: &admin.ModelCache{URI: service.RedactURI(m.ModelCache.URI), CacheStatus: dialect.ReadCacheStatus(m.Status)}}
+		case m.NodeGroup != nil:
+			one = admin.NodeGroupOf(*m.NodeGroup)
 		case m.Accelerator != nil:
 			one = admin.AcceleratorOf(*m.Accelerator)
 		default:

@@ -29,6 +29,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
+	"roundhouse.dev/roundhouse/internal/edge/kube/modelcaches"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/platform"
 	"roundhouse.dev/roundhouse/internal/edge/kube/podmetrics"
@@ -59,6 +60,7 @@ type operator struct {
 	podUse   *podmetrics.Reader
 	meter    *metering.Meter
 	reserves *reserves.Keeper
+	caches   *modelcaches.Keeper
 	calls    *kube.Calls
 	measures *measures
 	registry *prometheus.Registry
@@ -90,7 +92,7 @@ func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log
 	if err := op.installCRDs(ctx); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet, op.newReserves} {
+	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet, op.newReserves, op.newCaches} {
 		if err := build(cfg); err != nil {
 			return nil, errors.Join(err, op.close())
 		}
@@ -236,7 +238,7 @@ func (op *operator) newFleet(cfg *rest.Config) error {
 	}
 	op.meter = metering.New(metering.Config{Store: records.NewUsage(direct, op.opts.system), Log: op.log})
 	op.fleet, err = fleet.New(fleet.Config{Usage: op.meter, Signals: op.signals, Platform: guarded{op.platform, op.records.OtherInstallation, op.traffic.Guests}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
-		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Delivery: op.opts.delivery, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
+		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Delivery: op.opts.delivery, Installation: op.opts.system, Applied: op.applied, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
 	op.routes.fleet, op.routes.writer, op.routes.source = op.fleet, op.writer, op.source
 	return err
 }
@@ -246,6 +248,7 @@ func (op *operator) newFleet(cfg *rest.Config) error {
 func (op *operator) report(ctx context.Context, st fleet.ServiceState) (time.Duration, error) {
 	retry, err := op.writer.Report(ctx, st)
 	op.records.Tidy(ctx, st.Object.Key)
+	op.caches.Changed()
 	return retry, err
 }
 
@@ -363,6 +366,7 @@ func (op *operator) lead(ctx context.Context) error {
 	var others sync.WaitGroup
 	others.Go(func() { op.routes.run(ctx) })
 	others.Go(func() { op.keepReserves(ctx) })
+	others.Go(func() { op.keepCaches(ctx) })
 	others.Go(func() { op.podUse.Run(ctx) })
 	others.Go(func() {
 		if err := scaler.Serve(ctx); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"roundhouse.dev/roundhouse/deploy/manifests"
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
 )
@@ -100,6 +101,7 @@ func TestAllowed(t *testing.T) {
 			o.lease, o.priorityClass = minLease, "reserve"
 			r := begin(t, o, cfg)
 			reserved(t, c, ns)
+			keeping(t, c, ns)
 			for _, manifest := range []string{iris, kserveSklearn, looking} {
 				u := kubetest.Apply(t, c, ns, manifest)[0]
 				kubetest.Eventually(t, func() string {
@@ -184,6 +186,32 @@ func reserved(t *testing.T, c client.Client, ns string) {
 	if err := c.Delete(t.Context(), u); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// keeping has a model kept on nodes, told of, and removed.
+func keeping(t *testing.T, c client.Client, ns string) {
+	t.Helper()
+	k, cache, reader := cachedModel(t, c, ns)
+	kubetest.Eventually(t, func() string {
+		if k.set() == nil || field(get(t, c, cache), "status", "copies") == "<nil>" {
+			return "a DaemonSet and a status"
+		}
+		return ""
+	})
+	if err := errors.Join(c.Delete(t.Context(), reader), c.Delete(t.Context(), cache)); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Eventually(t, func() string {
+		d := k.set()
+		if d == nil {
+			return ""
+		}
+		if d.Annotations[shape.AnnotationDropping] != "" && d.Status.ObservedGeneration < d.Generation {
+			d.Status.ObservedGeneration = d.Generation
+			_ = c.Status().Update(t.Context(), d) // tried again
+		}
+		return "no DaemonSet"
+	})
 }
 
 // forbidden tries what no controller is allowed.

@@ -1,6 +1,11 @@
 package service
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // ModelCache asks for the files of a model ahead of their use, and to keep them:
 // KServe's LocalModelCache, and with a namespace its LocalModelNamespaceCache.
@@ -23,7 +28,13 @@ type NodeGroup struct {
 	Limit int64
 	// Nodes selects them; nil is all.
 	Nodes *corev1.NodeSelector
+	// Folder is where they have room for models, "" where it is not said.
+	Folder string
 }
+
+// AnnotationNodeGroup is KServe's annotation of services for the NodeGroup on whose nodes
+// they use what a ModelCache keeps.
+const AnnotationNodeGroup = "serving.kserve.io/nodegroup"
 
 // AnnotationNoModelCache is KServe's annotation of services that do not use what a
 // ModelCache keeps.
@@ -50,6 +61,17 @@ type CacheStatus struct {
 	// Services are those whose model it is.
 	Services    []Key `json:"services,omitempty"`
 	LLMServices []Key `json:"llmServices,omitempty"`
+}
+
+// Below reports whether a model at uri is that of the cache, or lies in it at the path
+// sub, which is "" for all of it.
+func (c *ModelCache) Below(uri string) (sub string, ok bool) {
+	sub, ok = strings.CutPrefix(strings.TrimSuffix(uri, "/"), strings.TrimSuffix(c.URI, "/"))
+	if !ok || sub == "" {
+		return "", ok
+	}
+	sub, ok = strings.CutPrefix(sub, "/")
+	return sub, ok && sub != "" && !slices.Contains(strings.Split(sub, "/"), "..")
 }
 
 // Copies counts the nodes that have the model, those that failed to fetch it, and all.

@@ -40,9 +40,18 @@ func ByCache(own, cache service.Credentials, uri string) service.Credentials {
 // Serves reports whether a ModelCache keeps the model that a service names by a URI:
 // one of the cluster serves all namespaces.
 func Serves(c *service.ModelCache, s *service.Service, uri string) bool {
+	sub, ok := Keeps(c, s, uri)
+	return ok && sub == ""
+}
+
+// Keeps is Serves for a model that lies in what the ModelCache keeps, too, at the path sub.
+func Keeps(c *service.ModelCache, s *service.Service, uri string) (sub string, ok bool) {
 	_, without := s.Annotations[service.AnnotationNoModelCache]
 	if m := s.Model; m != nil && m.Storage != nil {
-		return false // its URI is one of the store that its own storage names
+		return "", false // its URI is one of the store that its own storage names
 	}
-	return !without && (c.Namespace == "" || c.Namespace == s.Namespace) && c.URI == uri
+	if without || c.Namespace != "" && c.Namespace != s.Namespace {
+		return "", false
+	}
+	return c.Below(uri)
 }

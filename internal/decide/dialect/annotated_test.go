@@ -360,7 +360,7 @@ spec:
 			"metadata.annotations[serving.kserve.io/exp-dra-device-class]: has no effect: write `resourceClaims` into the pod",
 			"metadata.annotations[serving.kserve.io/enable-tag-routing]: has no effect here: KServe reads it on InferenceService",
 			`metadata.annotations[serving.kserve.io/enable-served-by-heder]: is none of KServe's annotations and has no effect; did you mean "serving.kserve.io/enable-served-by-header"?`,
-			"spec.annotations[serving.kserve.io/nodegroup]: has no effect: a model is kept on every node",
+			"spec.annotations[serving.kserve.io/nodegroup]: has no effect on one machine: there is one node",
 			"spec.prefill.annotations[serving.kserve.io/server-type]: has no effect here: KServe reads it on runtimes",
 		}},
 		"a Config": {`

@@ -66,7 +66,7 @@ func TestFilesBeside(t *testing.T) {
 		{`{uri: words.txt, mountPath: /opt/m}`, "[{words.txt /opt/m}]", "spec.ROLE.storageUris[0].mountPath: is a path of containers"},
 		{`{uri: "s3://a/b"}, {uri: "pvc://a/c"}`, "[{s3://a/b /mnt/models} {pvc://a/c /mnt/models}]",
 			"spec.ROLE.storageUris[1]: a claim is mounted, and the files of spec.ROLE.storageUris[0] cannot lie"},
-		{`{uri: "ftp://a/b"}`, "", "spec.ROLE.storageUris[0].uri: nothing fetches from ftp://"},
+		{`{uri: "storage://a/b"}`, "", "spec.ROLE.storageUris[0].uri: nothing fetches from storage://"},
 		{`{uri: "s3://a/b", mountPath: /mnt/models/../x}`, "", `spec.ROLE.storageUris[0].mountPath: "/mnt/models/../x" is no folder of a container`},
 		{`{uri: "s3://a/b", mountPath: /a}, {uri: "s3://a/b", mountPath: /b}`, "", "spec.ROLE.storageUris: the mountPaths have no folder in common but /"},
 	} {
@@ -104,7 +104,7 @@ func TestFilesOfKnownExplainers(t *testing.T) {
 		{`alibi: {type: AnchorTabular, storageUri: "gs://a/b", config: {threshold: "0.9"}, args: [--more]}`, "[{gs://a/b /mnt/models}]", "[--storage_uri /mnt/models AnchorTabular --threshold 0.9 --more]", ""},
 		{`alibi: {type: AnchorText}`, "[]", "[AnchorText]", ""},
 		{`art: {type: SquareAttack, storageUri: "oci+native://r/m"}`, "[{oci://r/m /mnt/models}]", "[--storage_uri /mnt/models --adversary_type SquareAttack]", ""},
-		{`alibi: {type: AnchorText, storageUri: "ftp://a/b"}`, "", "", "spec.explainer.alibi.storageUri: nothing fetches from ftp://"},
+		{`alibi: {type: AnchorText, storageUri: "storage://a/b"}`, "", "", "spec.explainer.alibi.storageUri: nothing fetches from storage://"},
 		{`alibi: {type: AnchorText, storageUri: "s3://a/b"}, storageUris: [{uri: "s3://a/c"}]`, "", "", "spec.explainer.alibi.storageUri: and the explainer's storageUris both say"},
 		{`alibi: {type: AnchorText, storage: {path: b}}`, "[{storage://b /mnt/models}]", "[--storage_uri /mnt/models AnchorText]", ""},
 		{`alibi: {type: AnchorText, storage: {key: k, path: /b, parameters: {type: s3, bucket: a}}}`, "[{s3://a/b /mnt/models}]", "[--storage_uri /mnt/models AnchorText]", ""},

@@ -31,14 +31,18 @@ type Resource struct {
 	// are the same.
 	Versions []string
 	// ID is the kind in an object's identity: "service", "runtime", "model",
-	// "weight", [BaseID], [AcceleratorID], [StorageContainerID], [ReserveID], or a routing kind in lower case.
+	// "weight", [BaseID], [AcceleratorID], [CacheID], [NodeGroupID], [StorageContainerID], [ReserveID], or a routing kind in lower case.
 	ID     string
 	Status StatusForm
 }
 
 // ClusterScoped reports whether its objects have no namespace.
 func (r *Resource) ClusterScoped() bool {
-	return strings.HasPrefix(r.Kind, "Cluster") || r.Kind == manifest.KindFineTunedWeight || r.Kind == manifest.KindAcceleratorClass
+	switch r.Kind {
+	case manifest.KindFineTunedWeight, manifest.KindAcceleratorClass, kserve.KindModelCache, kserve.KindNodeGroup:
+		return true
+	}
+	return strings.HasPrefix(r.Kind, "Cluster")
 }
 
 // LLMService is KServe's kind of services for language models.
@@ -88,6 +92,9 @@ var Resources = []Resource{
 	kept("serving.kserve.io", "ServingRuntime", "servingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
 	kept("serving.kserve.io", "ClusterServingRuntime", "clusterservingruntimes", runtimeID, WithoutStatus, "v1alpha1"),
 	kept("serving.kserve.io", kserve.KindStorageContainer, "clusterstoragecontainers", StorageContainerID, WithoutStatus, "v1alpha1"),
+	kept("serving.kserve.io", kserve.KindModelCache, "localmodelcaches", CacheID, WithoutStatus, "v1alpha1"),
+	kept("serving.kserve.io", kserve.KindNamespaceModelCache, "localmodelnamespacecaches", CacheID, WithoutStatus, "v1alpha1"),
+	kept("serving.kserve.io", kserve.KindNodeGroup, "localmodelnodegroups", NodeGroupID, WithoutStatus, "v1alpha1"),
 	kept("serving.kserve.io", kserve.KindTrainedModel, "trainedmodels", serviceID, OfService, "v1alpha1"),
 	keptRoute("serving.kserve.io", "InferenceGraph", "inferencegraphs", routing.KindGraph, "v1alpha1"),
 	kept("serving.kserve.io", llmisvc.KindService, "llminferenceservices", serviceID, OfService, "v1alpha2", "v1alpha1"),

@@ -130,6 +130,12 @@ func ReadRoutingStatus(o routing.Object, status any) routing.Status {
 	return gateway.ReadStatus(o, status)
 }
 
+// CacheStatus is a ModelCache's status in the words of its kind. The map is the caller's.
+func CacheStatus(st service.CacheStatus) map[string]any { return kserve.CacheStatus(st) }
+
+// ReadCacheStatus is the other way of CacheStatus.
+func ReadCacheStatus(status any) service.CacheStatus { return kserve.ReadCacheStatus(status) }
+
 // RenderCache is Render for a ModelCache.
 func RenderCache(o Object, st service.CacheStatus) ([]byte, error) {
 	return render(o, nil, kserve.CacheStatus(st))

@@ -27,7 +27,8 @@ func AccountOf(rev *workload.Revision, c *workload.Component) string {
 		scheme, _, _ := strings.Cut(uri, "://")
 		return slices.Contains(guarded, scheme) || r.byOthers(uri)
 	}
-	if c.Repository == "" && !asks(r.m.URI) && !slices.ContainsFunc(r.m.Others(), asks) || r.m.Verbatim || !r.bearsModel() {
+	own := asks(r.m.URI) && (rev.Kept == nil || c.Files != nil)
+	if c.Repository == "" && !own && !slices.ContainsFunc(r.m.Others(), asks) || r.m.Verbatim || !r.bearsModel() {
 		return ""
 	}
 	pod := c.Pod

@@ -42,6 +42,9 @@ func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 	if len(r.m.Parts) > 0 {
 		return r.parts(pod, main)
 	}
+	if r.kept(pod, main) {
+		return nil
+	}
 	return r.bring(pod, main, files{what: "model", uri: uri, at: modelPath, volume: modelVolume, fetcher: Fetcher})
 }
 

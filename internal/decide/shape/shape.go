@@ -245,6 +245,9 @@ func (r *renderer) podMeta() metav1.ObjectMeta {
 	}
 	m.Labels[LabelManagedBy] = Manager
 	m.Labels[LabelRevision] = r.rev.Hash
+	if k := r.rev.Kept; k != nil {
+		m.Labels[LabelModelCache] = k.Name
+	}
 	m.Annotations[AnnotationService] = r.rev.Service.WorkloadName()
 	return m
 }

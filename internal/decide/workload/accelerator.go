@@ -381,7 +381,18 @@ const maxTerms = 256
 
 // place has the pods of c go to nodes that have the model.
 func (c *Component) place(in Input) error {
-	if !in.Cluster || !accelerates(c.Role) || in.Placement.Affinity == nil {
+	if !in.Cluster || !accelerates(c.Role) {
+		return nil
+	}
+	if err := c.placeOn(in.Placement.Affinity); err != nil || in.Kept == nil || in.Kept.Nodes == nil {
+		return err
+	}
+	return c.placeOn(&corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: in.Kept.Nodes})
+}
+
+// placeOn has the pods of c go where nodes is true besides what they ask for.
+func (c *Component) placeOn(nodes *corev1.NodeAffinity) error {
+	if nodes == nil {
 		return nil
 	}
 	pods := []*corev1.PodSpec{&c.Pod}
@@ -394,7 +405,7 @@ func (c *Component) place(in Input) error {
 		if p.Affinity == nil {
 			p.Affinity = &corev1.Affinity{}
 		}
-		both, err := bothAffinities(p.Affinity.NodeAffinity, in.Placement.Affinity)
+		both, err := bothAffinities(p.Affinity.NodeAffinity, nodes)
 		if err != nil {
 			return err
 		}
@@ -419,7 +430,7 @@ func bothAffinities(a, b *corev1.NodeAffinity) (*corev1.NodeAffinity, error) {
 		out.RequiredDuringSchedulingIgnoredDuringExecution = right.DeepCopy()
 		return out, nil
 	case len(left.NodeSelectorTerms)*len(right.NodeSelectorTerms) > maxTerms:
-		return nil, fmt.Errorf("the affinity of the pods and the model's storage.nodeAffinity come to more than %d terms: write fewer", maxTerms)
+		return nil, fmt.Errorf("the affinity of the pods and that of the nodes which have the model come to more than %d terms: write fewer", maxTerms)
 	}
 	both := &corev1.NodeSelector{}
 	for _, l := range left.NodeSelectorTerms {

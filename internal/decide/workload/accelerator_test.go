@@ -342,8 +342,23 @@ func TestModelOnManyNodes(t *testing.T) {
 		t.Errorf("%v, %s", c.Pod.NodeSelector, terms(c.Pod))
 	}
 	many := required(strings.Split(strings.Repeat("a,", 20)+"a", ",")...)
-	if _, err := bothAffinities(many, many); err == nil || !strings.Contains(err.Error(), "storage.nodeAffinity") {
+	if _, err := bothAffinities(many, many); err == nil || !strings.Contains(err.Error(), "more than 256 terms") {
 		t.Errorf("%d terms each: %v", 21, err)
+	}
+}
+
+// TestKeptOnNodes: the pods go where their model is kept, besides what else they ask of
+// nodes; where all nodes keep it, only the rest counts.
+func TestKeptOnNodes(t *testing.T) {
+	kept := &Kept{Name: "a", Folder: "/models/n", Nodes: required("cached").RequiredDuringSchedulingIgnoredDuringExecution}
+	if got := terms(classed(t, true, func(in *Input) { in.Accelerators, in.Kept = nil, kept }).Pod); got != "region&cached" {
+		t.Error(got)
+	}
+	if got := terms(classed(t, true, func(in *Input) { in.Accelerators, in.Kept, in.Placement = nil, kept, service.Placement{} }).Pod); got != "cached" {
+		t.Error(got)
+	}
+	if got := terms(classed(t, true, func(in *Input) { in.Accelerators, in.Kept = nil, &Kept{Name: "a", Folder: "/models/n"} }).Pod); got != "region" {
+		t.Error(got)
 	}
 }
 

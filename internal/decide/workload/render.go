@@ -43,6 +43,8 @@ type Input struct {
 	// Brought are the containers that fetch what this program does not, by URI, on a
 	// cluster.
 	Brought map[string]corev1.Container
+	// Kept is where nodes have the model ahead of its use, on a cluster.
+	Kept *Kept
 	// Containers are the roles that run as containers on one machine.
 	Containers []service.Role
 	// Cluster: replicas are pods, and Process is left out.
@@ -138,6 +140,9 @@ func (in Input) inPods() (out []any) {
 	}
 	if len(in.Brought) > 0 {
 		out = append(out, in.Brought)
+	}
+	if in.Kept != nil {
+		out = append(out, in.Kept)
 	}
 	return out
 }
@@ -256,7 +261,7 @@ func RevisionName(service, hash string) string {
 func Render(in Input) (Revision, error) {
 	s := in.Service
 	rev := Revision{Service: s.Key, Hash: in.Hash(), Runtime: in.Choice, Protocol: in.Protocol, Protocols: in.speaks(),
-		Model: Model{URI: in.URI, Parts: in.Parts, Secret: in.Secret, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Brought: in.Brought, Delivery: in.delivery(),
+		Model: Model{URI: in.URI, Parts: in.Parts, Secret: in.Secret, Credentials: in.Credentials, Format: in.Attributes.Format.Name, Fingerprint: in.Fingerprint}, Image: in.Image, Brought: in.Brought, Kept: in.Kept, Delivery: in.delivery(),
 		Disaggregation: s.Disaggregation, Access: s.Access, Scheduling: s.Scheduling, Labels: s.Labels, Annotations: annotations(s.Annotations)}
 	rev.Name = RevisionName(s.Name, rev.Hash)
 	if in.Cluster && s.Model != nil {

@@ -47,6 +47,9 @@ type Revision struct {
 	// Brought are the containers that fetch what this program does not, by URI, on a
 	// cluster alone.
 	Brought map[string]corev1.Container `json:"brought,omitempty"`
+	// Kept is where the nodes of a cluster have the model before a pod needs it; nil where
+	// pods fetch it.
+	Kept *Kept `json:"kept,omitempty"`
 	// Disaggregation is the service's, else the runtime's.
 	Disaggregation service.Disaggregation `json:"disaggregation,omitempty"`
 	// Access is how requests reach it. Of it the name by which replicas serve the
@@ -82,6 +85,17 @@ type Delivery struct {
 	// StoreSize is the most that one namespace's may take there: a size, or a share
 	// of the disk such as 80%.
 	StoreSize string `json:"storeSize,omitempty"`
+}
+
+// Kept is a model that nodes keep in a folder ahead of its use.
+type Kept struct {
+	// Name is that of its copies, and Folder the nodes'.
+	Name   string `json:"name"`
+	Folder string `json:"folder"`
+	// Sub is the path of the model in what is kept; "" for all of it.
+	Sub string `json:"sub,omitempty"`
+	// Nodes selects those that keep it; nil is all.
+	Nodes *corev1.NodeSelector `json:"nodes,omitempty"`
 }
 
 // Component returns the component of a role, nil when absent.

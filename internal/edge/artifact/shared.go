@@ -136,6 +136,38 @@ func (s *Shared) Fetch(ctx context.Context, req Request, progress func(Progress)
 	return link, s.point(link, tree)
 }
 
+// Drop gives the place back for good, and removes the copies of the artifact and what
+// there is of its download, unless other places have them; a copy that stays is
+// the next to go when room is needed. It returns how many bytes it freed.
+func (s *Shared) Drop(req Request) (freed int64, err error) {
+	loc, err := parse(req)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range []string{modelName, modelName + ".new"} {
+		if err := os.Remove(filepath.Join(s.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+	}
+	if unlock, err := s.store.folder.tryLock(loc.key()); err == nil { // else another place fetches it
+		partial := filepath.Join(s.store.folder.dir, "partial", loc.key())
+		n := onDisk(partial, false)
+		if err := os.RemoveAll(partial); err == nil {
+			freed += n
+		}
+		unlock()
+	}
+	n, err := s.store.Remove(req.URI)
+	freed += n
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		s.store.log.Info("a model stays in the store", "reason", err)
+	}
+	return freed, os.RemoveAll(s.dir)
+}
+
 // linked is the copy that the place was given before; "" is none.
 func (s *Shared) linked() string {
 	to, err := os.Readlink(filepath.Join(s.dir, modelName))

@@ -361,3 +361,58 @@ func TestSharedBucket(t *testing.T) {
 		t.Errorf("the object was read %d times", gets)
 	}
 }
+
+// TestSharedDrop: a place that is given back for good takes its copy along, and what there
+// is of a download; a copy that another place has stays until that goes too.
+func TestSharedDrop(t *testing.T) {
+	o := newOrigin(t, randomBytes(100<<10, 7))
+	dir := t.TempDir()
+	uri := o.URL + "/m.bin"
+	copies := func() int {
+		all, _ := filepath.Glob(filepath.Join(dir, "models", "*", "*", "m.bin"))
+		return len(all)
+	}
+	drop := func(name string, frees bool) {
+		t.Helper()
+		s := place(t, dir, name, 0) // as of another process than that which fetched
+		freed, err := s.Drop(Request{URI: uri})
+		if err != nil || freed > 0 != frees {
+			t.Errorf("%s: %d bytes freed, %v", name, freed, err)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "places", name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the place %s is there: %v", name, err)
+		}
+	}
+	a, b := place(t, dir, "a", 0), place(t, dir, "b", 0)
+	a.given(t, uri)
+	b.given(t, uri)
+	for _, s := range []*Shared{a, b} { // their processes end
+		s.store.retention.mu.Lock()
+		for _, f := range s.store.retention.locked {
+			_ = f.Close()
+		}
+		s.store.retention.mu.Unlock()
+		_ = s.Close()
+	}
+	drop("a", false)
+	if copies() != 1 {
+		t.Error("the copy that b has is gone")
+	}
+	drop("b", true)
+	if copies() != 0 {
+		t.Error("the copy is there")
+	}
+	loc, err := parse(Request{URI: uri})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := filepath.Join(dir, "partial", loc.key(), "m.bin.part")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(part), 0o700), os.WriteFile(part, make([]byte, 1000), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	drop("c", true)
+	if _, err := os.Stat(part); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the download that was left off is there:", err)
+	}
+	drop("c", false)
+}

@@ -202,6 +202,10 @@ func unread(r *dialect.Resource, u *unstructured.Unstructured) dialect.Object {
 		o.Kind, o.Accelerator = dialect.KindAccelerator, &service.AcceleratorClass{Meta: common}
 	case dialect.StorageContainerID:
 		o.Kind, o.StorageContainer = dialect.KindStorageContainer, &service.StorageContainer{Meta: common}
+	case dialect.CacheID:
+		o.Kind, o.ModelCache = dialect.KindModelCache, &service.ModelCache{Meta: common}
+	case dialect.NodeGroupID:
+		o.Kind, o.NodeGroup = dialect.KindNodeGroup, &service.NodeGroup{Meta: common}
 	case dialect.ReserveID:
 		o.Kind = dialect.KindReserve
 	}

@@ -61,6 +61,8 @@ type fetch struct {
 	failures int
 	failure  string             // the last one
 	cancel   context.CancelFunc // of the fetch that runs; nil for none
+	// doubtful: the model has come, and a secret may lead elsewhere since.
+	doubtful bool
 }
 
 // New makes fetches, which Run starts.
@@ -69,11 +71,12 @@ func New(cfg Config) *Fetches {
 }
 
 // Changed has the models looked at again, and what failed tried again now: what it lacked
-// may have come.
+// may have come. One that has come is fetched again, too, since what its secrets lead to may
+// be another: Config.Fetch returns at once where it is not.
 func (f *Fetches) Changed() {
 	f.mu.Lock()
 	for _, one := range f.all {
-		one.Again = time.Time{}
+		one.Again, one.doubtful = time.Time{}, true
 	}
 	f.mu.Unlock()
 	f.wake()
@@ -132,19 +135,22 @@ func (f *Fetches) look(ctx context.Context, running *sync.WaitGroup) (again time
 	for _, m := range models {
 		one := f.all[m.Key]
 		switch {
-		case one.cancel != nil || one.State == service.CacheDownloaded:
+		case one.cancel != nil || one.State == service.CacheDownloaded && !one.doubtful:
 		case m.Refused != "":
 			one.Outcome = Outcome{State: service.CacheFailed, Reason: m.Refused}
 		case one.Again.After(now):
 			if again.IsZero() || one.Again.Before(again) {
 				again = one.Again
 			}
+		case count == maxFetches && one.State == service.CacheDownloaded: // it waits
 		case count == maxFetches:
 			one.State, one.Reason = service.CachePending, fmt.Sprintf("%d models are fetched at a time: it waits for others", maxFetches)
 		default:
 			count++
 			fetching, cancel := context.WithCancel(ctx)
-			one.Outcome, one.cancel = Outcome{State: service.CacheDownloading}, cancel
+			if one.cancel, one.doubtful = cancel, false; one.State != service.CacheDownloaded { // which it is until it is known better
+				one.Outcome = Outcome{State: service.CacheDownloading}
+			}
 			running.Go(func() { f.fetch(fetching, m, one) })
 		}
 	}
@@ -182,14 +188,17 @@ func (f *Fetches) settleLocked(models []Model) (running int) {
 
 // fetch fetches a model.
 func (f *Fetches) fetch(ctx context.Context, m Model, one *fetch) {
+	fetched := false
 	err := f.cfg.Fetch(ctx, m.Files, func(done, total int64) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		one.Done, one.Total = done, max(total, 0)
+		fetched = true
+		one.State, one.Reason, one.Done, one.Total = service.CacheDownloading, "", done, max(total, 0)
 	})
 	f.mu.Lock()
 	ended := ctx.Err() != nil
 	before := one.failure
+	same := err == nil && !fetched && one.State == service.CacheDownloaded
 	one.cancel()
 	one.cancel = nil
 	switch {
@@ -204,7 +213,7 @@ func (f *Fetches) fetch(ctx context.Context, m Model, one *fetch) {
 	}
 	now := one.Outcome
 	f.mu.Unlock()
-	if !ended && (err == nil || now.Reason != before) {
+	if !ended && !same && (err == nil || now.Reason != before) {
 		f.cfg.Told(m.Key, now)
 	}
 	f.wake()

@@ -21,6 +21,7 @@ type source struct {
 	running int
 	most    int
 	asked   map[string]int
+	here    bool // all models are: none is fetched
 	told    []string
 }
 
@@ -47,14 +48,16 @@ func (s *source) fetch(ctx context.Context, f service.Files, progress func(done,
 	s.running++
 	s.most = max(s.most, s.running)
 	s.asked[f.URI]++
-	gate, err := s.gate[f.URI], s.fails[f.URI]
+	gate, err, here := s.gate[f.URI], s.fails[f.URI], s.here
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		s.running--
 		s.mu.Unlock()
 	}()
-	progress(1, 2)
+	if !here {
+		progress(1, 2)
+	}
 	if gate != nil {
 		select {
 		case <-gate:
@@ -62,7 +65,7 @@ func (s *source) fetch(ctx context.Context, f service.Files, progress func(done,
 			return ctx.Err()
 		}
 	}
-	if err == nil {
+	if err == nil && !here {
 		progress(2, 2)
 	}
 	return err
@@ -110,10 +113,45 @@ func TestFetches(t *testing.T) {
 		close(s.gate["s3://c"])
 		check(t, f, "b", service.CacheDownloaded, "")
 		check(t, f, "c", service.CacheDownloaded, "")
+		s.mu.Lock()
+		s.here = true
+		s.mu.Unlock()
 		f.Changed()
 		check(t, f, "c", service.CacheDownloaded, "")
-		if s.most != maxFetches || s.asked["s3://a"] != 1 || len(s.told) != 3 {
+		if s.most != maxFetches || len(s.told) != 3 {
 			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestRotated: a model that has come is asked for again when a secret has changed, and
+// nothing is told where it is the same; one that is another now, or that the secret does not
+// open, is.
+func TestRotated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(model("a"))
+		f := s.start(t)
+		check(t, f, "a", service.CacheDownloaded, "")
+		s.mu.Lock()
+		s.here = true
+		s.mu.Unlock()
+		f.Changed()
+		check(t, f, "a", service.CacheDownloaded, "")
+		if s.asked["s3://a"] != 2 || fmt.Sprint(s.told) != "[a NodeDownloaded ]" {
+			t.Errorf("%+v", s)
+		}
+		s.mu.Lock()
+		s.fails["s3://a"] = errors.New("403")
+		s.mu.Unlock()
+		f.Changed()
+		check(t, f, "a", service.CacheFailed, "403")
+		s.mu.Lock()
+		s.fails["s3://a"], s.here = nil, false
+		s.mu.Unlock()
+		f.Changed()
+		check(t, f, "a", service.CacheDownloaded, "")
+		if fmt.Sprint(s.told) != "[a NodeDownloaded  a NodeDownloadError 403 a NodeDownloaded ]" {
+			t.Errorf("%v", s.told)
 		}
 	})
 }

@@ -9,13 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -195,41 +192,12 @@ func (u *unit) containerInvocation(r *running) (program string, args, env []stri
 	return r.container.engine.Path, args, append(lastOfEach(env), replicaVariable+"="+u.id), nil
 }
 
-// maxEnvLine is less than the longest line that engines read of a file of variables, in
-// bytes (Docker's client: 64 KiB).
-const maxEnvLine = 60 << 10
-
-// variables sorts a container's variables into the lines of the file that its engine
-// reads, and those that have several lines, which its client has in its own
-// environment. A name that the engine would read as anything else is refused: it
-// could have the engine give the container this machine's variables.
+// variables are those of a container; see [containers.Variables].
 func variables(engine string, env []string) (lines string, inherited []string, err error) {
-	var b strings.Builder
-	for _, e := range env {
-		name, value, _ := strings.Cut(e, "=")
-		switch {
-		case !utf8.ValidString(e) || strings.Contains(value, "\x00"): // which Docker's client would print
-			return "", nil, failf("InvalidEnv", "variable %s has bytes that are no text, which %s cannot give to a container: mount them as a file, or encode them", strings.ToValidUTF8(name, "?"), engine)
-		case strings.ContainsFunc(name, unicode.IsSpace):
-			return "", nil, failf("InvalidEnv", "%q is not a variable's name that %s can give to a container: names have no spaces", name, engine)
-		case name == "" || strings.ContainsAny(name, "\r\n\x00") || strings.HasSuffix(name, "*") || strings.HasPrefix(strings.TrimSpace(name), "#"):
-			return "", nil, failf("InvalidEnv", "%q is not a variable's name that %s can give to a container: names have no line breaks, do not begin with # and do not end in *", name, engine)
-		case !strings.ContainsAny(value, "\r\n") && len(e) < maxEnvLine:
-			b.WriteString(e + "\n")
-		case clientReads(name):
-			return "", nil, failf("InvalidEnv", "variable %s is long or has several lines, which %s would take for its own: give it another name", name, engine)
-		default:
-			inherited = append(inherited, e)
-		}
+	if lines, inherited, err = containers.Variables(engine, env); err != nil {
+		return "", nil, failf("InvalidEnv", "%s", err)
 	}
-	return b.String(), inherited, nil
-}
-
-// clientReads reports whether a variable may mean something to an engine's client or
-// to what loads it.
-func clientReads(name string) bool {
-	return slices.Contains([]string{"PATH", "HOME", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "REGISTRY_AUTH_FILE"}, strings.ToUpper(name)) ||
-		slices.ContainsFunc([]string{"LD_", "DOCKER_", "CONTAINER", "PODMAN_", "BUILDAH_", "XDG_", "SSL_", "STORAGE_", "GO", "DBUS_", "_"}, func(p string) bool { return strings.HasPrefix(name, p) })
+	return lines, inherited, nil
 }
 
 // published are the ports of this machine and the container's.

@@ -110,11 +110,11 @@ func TestVariables(t *testing.T) {
 	if lines != "A=1\nB=*\nC#=#\n" || !slices.Equal(inherited, []string{"CERT=x\ny"}) || err != nil {
 		t.Errorf("%q %q %v", lines, inherited, err)
 	}
-	long := "CERT=" + strings.Repeat("x", maxEnvLine)
+	long := "CERT=" + strings.Repeat("x", containers.MaxEnvLine)
 	if lines, inherited, err := variables("docker", []string{long}); lines != "" || !slices.Equal(inherited, []string{long}) || err != nil {
 		t.Errorf("%d bytes of lines, %d inherited, %v", len(lines), len(inherited), err)
 	}
-	for _, bad := range []string{"AWS_SECRET_ACCESS_KEY\nX=1", "A\rB=1", "A\x00=1", "*=x\ny", "AWS_*=1", "#A=1", " #A=1", "=1", "PATH=a\nb", "KEY=sup\xffer", "A B=1", " =1", "PATH=" + strings.Repeat("x", maxEnvLine)} {
+	for _, bad := range []string{"AWS_SECRET_ACCESS_KEY\nX=1", "A\rB=1", "A\x00=1", "*=x\ny", "AWS_*=1", "#A=1", " #A=1", "=1", "PATH=a\nb", "KEY=sup\xffer", "A B=1", " =1", "PATH=" + strings.Repeat("x", containers.MaxEnvLine)} {
 		if _, _, err := variables("podman", []string{bad}); err == nil || !strings.Contains(err.Error(), "podman") {
 			t.Errorf("%q: %v", bad, err)
 		}

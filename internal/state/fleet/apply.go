@@ -425,7 +425,7 @@ func (f *Fleet) takeLocked(obj Object, o ApplyOptions) {
 	case acceleratorKind, BenchmarkKind, CacheKind, NodeGroupKind, storageContainerKind, SecretKind, AccountKind:
 		f.resolver.put(obj)
 		f.services.renewLocked(func(e *entry) bool {
-			return e.acceleratedBy(obj) || e.grantedBy(id) || e.keptBy(obj) || e.broughtBy(obj)
+			return e.acceleratedBy(obj) || e.grantedBy(id) || e.keptBy(obj) || f.resolver.rekeptBy(e, obj) || e.broughtBy(obj)
 		})
 	case "model":
 		f.resolver.put(obj)
@@ -472,7 +472,9 @@ func (f *Fleet) Delete(_ context.Context, id ID) error {
 		if id.Kind == configMapKind {
 			f.relayLocked(id)
 		}
-		f.services.renewLocked(func(e *entry) bool { return e.grantedBy(id) || e.keptBy(was) || e.broughtBy(was) })
+		f.services.renewLocked(func(e *entry) bool {
+			return e.grantedBy(id) || e.keptBy(was) || f.resolver.rekeptBy(e, was) || e.broughtBy(was)
+		})
 		f.applied(Change{ID: id, Action: actionDeleted})
 	case id.Kind == serviceKind:
 		f.services.deleteLocked(id.Key)

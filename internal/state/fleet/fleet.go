@@ -44,6 +44,9 @@ type Config struct {
 	Image string
 	// Delivery is how pods get their models; see workload.Input.
 	Delivery workload.Delivery
+	// Installation is the namespace of a cluster's controller, which tells the copies that
+	// it has nodes keep from those of others.
+	Installation string
 	// Usage measures what replicas use; nil measures it for the status alone.
 	Usage *metering.Meter
 	// Report is called with a service after each reconcile, also one in which

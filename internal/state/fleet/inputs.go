@@ -91,6 +91,9 @@ func (r *resolver) outdated(ctx context.Context, k service.Key, e *entry) bool {
 	if was := rec.Revision.Model.Fingerprint; !workload.SameFiles(was, e.files) || !r.sameOwn(ctx, &rec.Revision) {
 		return true
 	}
+	if r.cfg.Cluster && !r.keptSo(e.object.Service, &rec.Revision) {
+		return true
+	}
 	if rec.Inputs == nil { // of a version that did not note them
 		return !r.cfg.Cluster && r.known(rec.Revision.Runtime)
 	}

@@ -130,7 +130,7 @@ func (r *resolver) resolved(ctx context.Context, w *work) (*Record, time.Duratio
 	}
 	in := workload.Input{Service: svc, URI: m.uri, Files: m.own, Credentials: m.credentials, Attributes: m.attributes, Adapters: m.adapters, Parts: m.parts, Cluster: r.cfg.Cluster, NoGPUs: host.Accelerators == 0, Image: r.cfg.Image, Delivery: r.cfg.Delivery}
 	if r.cfg.Cluster {
-		in.Placement, in.Secret, in.Brought = m.placement, m.secret, r.brought(m)
+		in.Placement, in.Secret, in.Brought, in.Kept = m.placement, m.secret, r.brought(m), r.kept(svc, m)
 	}
 	req := selection.Request{Service: svc, Attributes: m.attributes, Classes: r.classes()}
 	hash := selectionHash(w.object)

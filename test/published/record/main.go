@@ -237,6 +237,8 @@ func text(path []string, s string) string {
 		return scheme + "://example.{$domain}/model"
 	case isURI:
 		return scheme + "://example/model"
+	case key == "path" && (above == "local" || above == "hostPath") && strings.HasPrefix(s, "/"):
+		return "/text"
 	case key == "value" || above == "annotations" && len(s) > 20:
 		return "v"
 	case word.MatchString(s), percentage.MatchString(s), key == "apiVersion", key == "condition", above == "trafficScenarios":

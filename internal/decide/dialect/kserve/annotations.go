@@ -55,7 +55,6 @@ type Annotation struct {
 // "internal.serving.kserve.io/". docs/manifests.md has the same table.
 var Annotations = func() map[string]Annotation {
 	const (
-		kept    = "a model is kept on every node of its LocalModelCache's groups"
 		ports   = "the metrics of a replica are at its own port"
 		noStore = "a logger sends to its `url`, and needs no secret"
 		claims  = "write `resourceClaims` into the pod, which name a ResourceClaimTemplate of yours"
@@ -90,7 +89,7 @@ var Annotations = func() map[string]Annotation {
 		"logger-secret-path":          {OnService, noStore},
 		"metrics":                     {OnService, ""},
 		"model-based-routing-enabled": {OnLLM, ""},
-		"nodegroup":                   {both, kept},
+		"nodegroup":                   {both, ""},
 		"s3-cabundle":                 {both, "it is a path in KServe's containers: name a ConfigMap by `s3-cabundle-configmap`"},
 		"s3-cabundle-configmap":       {both, ""},
 		"s3-useaccelerate":            {both, "S3 is asked without transfer acceleration"},
@@ -118,6 +117,8 @@ func CheckAnnotations(r *manifest.Reader, at string, annotations map[string]stri
 			r.Warnf(strict.Key(at, name), "has no effect here: KServe reads it on %s", a.On)
 		case a.Lacks != "":
 			r.Warnf(strict.Key(at, name), "has no effect: %s", a.Lacks)
+		case name == service.AnnotationNodeGroup:
+			r.OneMachine(strict.Key(at, name), true, manifest.NoPlacement)
 		case !known && strings.HasPrefix(name, manifest.KServePrefix):
 			r.Warnf(strict.Key(at, name), "is none of KServe's annotations and has no effect%s", meant(name))
 		}

@@ -1,6 +1,8 @@
 package kserve
 
 import (
+	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 
@@ -51,21 +53,29 @@ type nodeGroupSpec struct {
 	PersistentVolumeClaimSpec any                          `json:"persistentVolumeClaimSpec"`
 }
 
-const noVolume = "has no effect: no volume is made for models"
+const (
+	noVolume  = "has no effect: no volume is made for models"
+	noFolder  = "has no effect on one machine: models are in the data directory"
+	nodesOnly = "has no effect: models are kept in a folder of the nodes, which local.path or hostPath.path names"
+)
 
-// NodeGroupNotes are those of node groups: of their volumes the nodes count alone.
+// NodeGroupNotes are those of node groups: of their volumes the nodes count, and the
+// folder.
 var NodeGroupNotes = func() manifest.Notes {
+	volume, source, local := reflect.TypeFor[corev1.PersistentVolumeSpec](), reflect.TypeFor[corev1.PersistentVolumeSource](), reflect.TypeFor[corev1.LocalVolumeSource]()
 	out := manifest.Notes{
-		reflect.TypeFor[nodeGroupSpec]():               {"persistentVolumeClaimSpec": manifest.Never(noVolume)},
-		reflect.TypeFor[corev1.PersistentVolumeSpec](): {"nodeAffinity": manifest.OnProcess(manifest.NoPlacement)},
+		reflect.TypeFor[nodeGroupSpec](): {"persistentVolumeClaimSpec": manifest.Never(noVolume)},
+		volume:                           {"nodeAffinity": manifest.OnProcess(manifest.NoPlacement)},
+		source:                           {"local": manifest.OnProcess(noFolder), "hostPath": manifest.OnProcess(noFolder)},
+		local:                            {"fsType": manifest.Never(noVolume)},
+		reflect.TypeFor[corev1.HostPathVolumeSource](): {"type": manifest.Never(noVolume)},
 	}
-	for _, t := range []reflect.Type{reflect.TypeFor[corev1.PersistentVolumeSpec](), reflect.TypeFor[corev1.PersistentVolumeSource]()} {
-		if out[t] == nil {
-			out[t] = map[string]manifest.Note{}
-		}
+	for t, why := range map[reflect.Type]string{volume: noVolume, source: nodesOnly} {
 		for i := range t.NumField() {
-			if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name != "" && name != "nodeAffinity" {
-				out[t][name] = manifest.Never(noVolume)
+			if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name != "" {
+				if _, has := out[t][name]; !has {
+					out[t][name] = manifest.Never(why)
+				}
 			}
 		}
 	}
@@ -110,8 +120,23 @@ func readNodeGroup(r *manifest.Reader, m *nodeGroup, o *manifest.Object) {
 	out := &service.NodeGroup{Meta: r.Meta(m.Metadata, true, true)}
 	o.Kind, o.Key, o.NodeGroup = manifest.KindNodeGroup, out.Key, out
 	out.Limit = readBytes(r, "spec.storageLimit", m.Spec.StorageLimit, "how much the models may have on each node, as 100Gi")
-	if v := m.Spec.PersistentVolumeSpec; v != nil && v.NodeAffinity != nil {
+	v := m.Spec.PersistentVolumeSpec
+	if v == nil {
+		return
+	}
+	if v.NodeAffinity != nil {
 		out.Nodes = v.NodeAffinity.Required
+	}
+	at := ""
+	switch {
+	case v.Local != nil:
+		out.Folder, at = v.Local.Path, "local.path"
+	case v.HostPath != nil:
+		out.Folder, at = v.HostPath.Path, "hostPath.path"
+	}
+	if bad := service.ModelStoreError(out.Folder); at != "" && (bad != "" || out.Folder == service.NoModelStore) {
+		p := r.Problem("spec.persistentVolumeSpec."+at, fmt.Sprintf("%q is no folder of the nodes: write its absolute path, such as /models", manifest.Clip(out.Folder)))
+		p.Platform, out.Folder = manifest.Kubernetes, ""
 	}
 }
 
@@ -155,5 +180,20 @@ func CacheStatus(st service.CacheStatus) map[string]any {
 			out[name] = list
 		}
 	}
+	return out
+}
+
+// ReadCacheStatus is the other way of CacheStatus. Of anything else it reads nothing.
+func ReadCacheStatus(status any) (out service.CacheStatus) {
+	var in struct {
+		NodeStatus           map[string]service.CacheState `json:"nodeStatus"`
+		InferenceServices    []service.Key                 `json:"inferenceServices"`
+		LLMInferenceServices []service.Key                 `json:"llmInferenceServices"`
+	}
+	raw, err := json.Marshal(status)
+	if err != nil || json.Unmarshal(raw, &in) != nil {
+		return service.CacheStatus{}
+	}
+	out.Nodes, out.Services, out.LLMServices = in.NodeStatus, in.InferenceServices, in.LLMInferenceServices
 	return out
 }

@@ -344,8 +344,6 @@ func (p *parallel) variables() []corev1.EnvVar {
 // alone. KFServing's, up to 0.6, had both, in a form that Kubernetes refuses since 1.22.
 const former = "is served on one machine alone, since KServe's definitions do not have it: write serving.kserve.io/v1beta1 for a cluster"
 
-const onePlace = "has no effect on a cluster: its pods fetch models as they start, where roundhouse.dev/model-store says into the folder of each node that it names"
-
 // Schemas are the kinds of this dialect.
 var Schemas = []manifest.Schema{
 	manifest.SchemaOf("serving.kserve.io/v1beta1", "InferenceService", readService),
@@ -355,9 +353,9 @@ var Schemas = []manifest.Schema{
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", "InferenceGraph", readGraph),
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindTrainedModel, readTrainedModel),
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindStorageContainer, readStorageContainer),
-	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", KindModelCache, onePlace, func(r *manifest.Reader, m *modelCache, o *manifest.Object) { readModelCache(r, m, o, true) }),
-	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", KindNamespaceModelCache, onePlace, func(r *manifest.Reader, m *modelCache, o *manifest.Object) { readModelCache(r, m, o, false) }),
-	manifest.OneMachineSchema("serving.kserve.io/v1alpha1", KindNodeGroup, onePlace, readNodeGroup),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindModelCache, func(r *manifest.Reader, m *modelCache, o *manifest.Object) { readModelCache(r, m, o, true) }),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindNamespaceModelCache, func(r *manifest.Reader, m *modelCache, o *manifest.Object) { readModelCache(r, m, o, false) }),
+	manifest.SchemaOf("serving.kserve.io/v1alpha1", KindNodeGroup, readNodeGroup),
 	manifest.SchemaOf("serving.kserve.io/v1alpha1", "ServingRuntime", func(r *manifest.Reader, m *servingRuntime, o *manifest.Object) {
 		r.Runtime(m.Metadata, service.ScopeNamespace, o)
 		readRuntime(r, &m.Spec, o.Runtime)

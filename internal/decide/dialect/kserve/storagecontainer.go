@@ -51,7 +51,6 @@ const (
 func readStorageContainer(r *manifest.Reader, m *storageContainer, o *manifest.Object) {
 	out := &service.StorageContainer{Meta: r.Meta(m.Metadata, true, true), Disabled: m.Disabled}
 	o.Kind, o.Key, o.StorageContainer = manifest.KindStorageContainer, out.Key, out
-	r.OneMachine("spec", true, "has no effect on one machine: its container runs in the pods of a cluster alone")
 	switch c := m.Spec.Container; {
 	case c == nil:
 		r.Errorf("spec.container", "is missing: say what fetches")

@@ -95,8 +95,7 @@ var fetchedSchemes = strings.Join(service.FetchedSchemes, "://, ") + "://"
 
 // CheckURI checks that a model's files can be fetched from where they are said to
 // be. A runtime may fetch them itself where the service names it, or where it is
-// not yet known (helped); on a cluster a StorageContainer may, of which the controller
-// knows.
+// not yet known (helped); a StorageContainer may, of which the fleet knows.
 func CheckURI(r *Report, path, uri string, helped bool) {
 	if _, local := service.LocalPath(uri); local {
 		return
@@ -111,10 +110,7 @@ func CheckURI(r *Report, path, uri string, helped bool) {
 	case !service.ForeignURI(uri):
 		r.Refuse(path, "nothing fetches from %s://: put the model where one of %s leads to", Clip(scheme), fetchedSchemes)
 	default:
-		p := r.Problem(path, fmt.Sprintf("nothing fetches from %s:// on one machine: put the model where one of %s leads to", Clip(scheme), fetchedSchemes))
-		p.Readable, p.Platform = true, Process
-		p = r.Problem(path, fmt.Sprintf("is fetched by a ClusterStorageContainer that supports %s://: apply one, or put the model where one of %s leads to", Clip(scheme), fetchedSchemes))
-		p.Warning, p.Platform = true, Kubernetes
+		r.Warnf(path, "is fetched by a ClusterStorageContainer that supports %s://: apply one, or put the model where one of %s leads to", Clip(scheme), fetchedSchemes)
 	}
 }
 

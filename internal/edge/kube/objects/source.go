@@ -6,6 +6,7 @@ package objects
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -346,4 +347,26 @@ func (s *Source) Manifest(k service.Key) []byte {
 		return c.object.Original
 	}
 	return nil
+}
+
+// Manifests lists the objects in the API whose fleet.ID has a kind, as they are, of the
+// namespaces that adopt them.
+func (s *Source) Manifests(ctx context.Context, id string) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for _, k := range Kinds {
+		r := s.kinds.informed(k)
+		if k.ID != id || r == nil {
+			continue
+		}
+		list := r.list.DeepCopy()
+		if err := s.cfg.Cache.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("list %s: %w", k.CRD(), err)
+		}
+		for i := range list.Items {
+			if u := &list.Items[i]; s.kinds.adopted(ctx, k.Dialect(), u.GetNamespace()) {
+				out = append(out, u)
+			}
+		}
+	}
+	return out, nil
 }
