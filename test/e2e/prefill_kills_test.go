@@ -121,7 +121,6 @@ func TestPrefillKilledAtWork(t *testing.T) {
 			prefill = n.part("chat", "engine", prefill.PID)
 			n.runs(prefill, how, 0) // SGLang's goes on after the simulated decoder, which does not wait for it
 			rest := n.begun(writing(240, true))
-			n.runs(prefill, how, 0)
 			n.runs(decode, how, 1)
 			prefill.kill(t)
 			if got := rest(); !strings.Contains(got, `"completion_tokens":240`) || !strings.HasSuffix(got, "data: [DONE]\n\n") {
