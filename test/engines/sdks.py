@@ -224,10 +224,7 @@ CHECKS = {
         ("embed", [embeddings, rerank]),
         ("rank", [rerank]),
     ],
-    "sglang": [
-        ("tiny", [*TEXT, tools, responses, messages, count_tokens, tokenize, label_scores]),
-        ("tiny", [refuses("/v1/embeddings", {"input": "x"}), refuses("/v1/rerank", {"query": "x", "documents": ["y"]})]),
-    ],
+    "sglang": [("tiny", [*TEXT, tools, responses, messages, count_tokens, tokenize, label_scores])],
     "sglang-judges": [("tiny", [judges, label_scores])],
     "sglang-embeds": [("tiny", [embeddings])],
     "vllm-pooling": [("tiny", [embeddings, rerank, score, tokenize])],
