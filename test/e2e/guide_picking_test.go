@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -178,46 +176,15 @@ func throughPicker(t *testing.T, file string, _ []*pod) (ask func(model string) 
 // where the request goes, or the status it is refused with.
 func asEnvoy(t *testing.T, ctx context.Context, conn *grpc.ClientConn, body string) (to string) {
 	t.Helper()
-	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
-	if err != nil {
+	got, err := converse(ctx, conn, "/v1/completions", body, nil, func(r *http.Request) (*http.Response, error) {
+		to = r.URL.Host
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})
+	switch {
+	case err != nil:
 		t.Fatal(err)
-	}
-	defer func() { _ = stream.CloseSend() }()
-	headers := func(pairs ...string) *extprocv3.HttpHeaders {
-		m := &corev3.HeaderMap{}
-		for i := 0; i < len(pairs); i += 2 {
-			m.Headers = append(m.Headers, &corev3.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})
-		}
-		return &extprocv3.HttpHeaders{Headers: m}
-	}
-	send := func(r *extprocv3.ProcessingRequest) {
-		if err := stream.Send(r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
-		RequestHeaders: headers(":method", "POST", ":path", "/v1/completions", ":authority", "gw", "content-type", "application/json")}})
-	send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
-		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}})
-	for range 2 { // the head, then the body
-		r, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i := r.GetImmediateResponse(); i != nil {
-			return fmt.Sprint(int(i.Status.Code))
-		}
-		for _, h := range r.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
-			if h.Header.Key == "x-gateway-destination-endpoint" {
-				to = string(h.Header.RawValue)
-			}
-		}
-	}
-	answer := headers(":status", "200")
-	answer.EndOfStream = true
-	send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: answer}})
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
+	case to == "":
+		return fmt.Sprint(got.status)
 	}
 	return to
 }

@@ -37,7 +37,13 @@ func publishers(t *testing.T, n int) (all []publisher, events, replay string) {
 // the metrics of gateways and endpoint pickers tell of it.
 func TestKVEventsAreFollowed(t *testing.T) {
 	t.Parallel()
-	for _, call := range []string{"/v1/completions", "/v1/chat/completions"} {
+	bodies := map[string]string{
+		"/v1/completions":      `{"model":"llm","max_tokens":2,"prompt":%q}`,
+		"/v1/chat/completions": `{"model":"llm","max_tokens":2,"messages":[{"role":"user","content":%q}]}`,
+		"/v1/responses":        `{"model":"llm","max_output_tokens":2,"instructions":"Answer.","input":%q}`,
+		"/v1/messages":         `{"model":"llm","max_tokens":2,"system":"Answer.","messages":[{"role":"user","content":[{"type":"text","text":%q}]}]}`,
+	}
+	for call, body := range bodies {
 		t.Run(strings.Trim(strings.ReplaceAll(call, "/", "-"), "-"), func(t *testing.T) {
 			t.Parallel()
 			engines, events, replay := publishers(t, 2)
@@ -45,11 +51,7 @@ func TestKVEventsAreFollowed(t *testing.T) {
 			ask := func(base, name string, words int) {
 				t.Helper()
 				text := fmt.Sprintf("%-40s", name) + strings.Repeat("word ", words)
-				body := fmt.Sprintf(`{"model":"llm","max_tokens":2,"prompt":%q}`, text)
-				if strings.Contains(call, "chat") {
-					body = fmt.Sprintf(`{"model":"llm","max_tokens":2,"messages":[{"role":"user","content":%q}]}`, text)
-				}
-				if got, err := try("POST", base+call, body); err != nil || got.status != 200 {
+				if got, err := try("POST", base+call, fmt.Sprintf(body, text)); err != nil || got.status != 200 {
 					t.Fatalf("%s, %v", got, err)
 				}
 			}

@@ -1,7 +1,8 @@
 """Writes a tiny random Llama as a Hugging Face folder, with a tokenizer trained
 here, and two LoRA adapters that answer differently: hf_model.py FOLDER
 
-FOLDER/model, FOLDER/sql (rank 8) and FOLDER/chat (rank 16). Only ASCII letters and
+FOLDER/model, FOLDER/sql (rank 8) and FOLDER/chat (rank 16); and FOLDER/judge, a
+model whose template has it say yes or no, as those that rank do. Only ASCII letters and
 digits are ever sampled, after a space or none, so that streams are valid UTF-8 and
 end at the asked length. A space alone is as unlikely as a quote: where a grammar
 takes both, a bias of 100 decides.
@@ -27,15 +28,20 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# By these words SGLang knows a model that ranks by the odds of yes and no.
+JUDGE = (
+    'Judge whether the document answers the query. The answer can only be "yes" or "no".\n'
+    "{{ messages[0]['content'] }}\n{{ messages[1]['content'] }}\n"
+)
 
 
-def tokenizer():
+def tokenizer(texts=TEXT, template=TEMPLATE):
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     bpe.train_from_iterator(
-        TEXT * 20, tokenizers.trainers.BpeTrainer(vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet)
+        texts * 20, tokenizers.trainers.BpeTrainer(vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet)
     )
     out = transformers.PreTrainedTokenizerFast(
         tokenizer_object=bpe,
@@ -45,7 +51,7 @@ def tokenizer():
         additional_special_tokens=SPECIAL[2:],
         model_max_length=CONTEXT,
     )
-    out.chat_template = TEMPLATE
+    out.chat_template = template
     return out
 
 
@@ -116,9 +122,10 @@ def adapter(folder, seed, rank):
 def main(folder):
     torch.manual_seed(7)
     root = pathlib.Path(folder)
-    t = tokenizer()
-    model(t).save_pretrained(root / "model", safe_serialization=True)
-    t.save_pretrained(root / "model")
+    # Each of the two answers is one token.
+    for name, t in ("model", tokenizer()), ("judge", tokenizer([*TEXT, *["yes", "no"] * 50], JUDGE)):
+        model(t).save_pretrained(root / name, safe_serialization=True)
+        t.save_pretrained(root / name)
     adapter(root / "sql", 100, 8)
     adapter(root / "chat", 200, 16)
 

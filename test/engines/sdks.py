@@ -178,6 +178,23 @@ def score(model):
     assert status == 200 and a["data"][0]["score"] > a["data"][1]["score"], a
 
 
+def label_scores(model):
+    """SGLang's score: how probable each label is after the query and each item."""
+    ask = {"model": model, "query": "hello", "items": ["there", "a town", "a town"], "label_token_ids": [80, 81], "apply_softmax": True}
+    status, a = post("/v1/score", ask)
+    assert status == 200 and len(a["scores"]) == 3, a
+    assert all(abs(sum(s) - 1) < 1e-3 for s in a["scores"]) and a["scores"][0] != a["scores"][1], a
+    assert a["usage"]["prompt_tokens"] > 0, a
+
+
+def judges(model):
+    """SGLang's rerank: a list, the best first."""
+    status, a = post("/v1/rerank", {"model": model, "query": "hello", "documents": ["hello there", "a town", "x"]})
+    assert status == 200 and sorted(r["index"] for r in a) == [0, 1, 2], a
+    scores = [r["score"] for r in a]
+    assert len(set(scores)) == 3 and scores == sorted(scores, reverse=True) and all(0 < s < 1 for s in scores), a
+
+
 def refuses(path, body, *words):
     """The engine's own refusal comes through, as JSON."""
 
@@ -207,7 +224,8 @@ CHECKS = {
         ("embed", [embeddings, rerank]),
         ("rank", [rerank]),
     ],
-    "sglang": [("tiny", [*TEXT, tools, responses, messages, count_tokens, tokenize])],
+    "sglang": [("tiny", [*TEXT, tools, responses, messages, count_tokens, tokenize, label_scores])],
+    "sglang-judges": [("tiny", [judges, label_scores])],
     "sglang-embeds": [("tiny", [embeddings])],
     "vllm-pooling": [("tiny", [embeddings, rerank, score, tokenize])],
 }

@@ -81,6 +81,15 @@ func TestSGLangEmbeds(t *testing.T) {
 	t.Log(python(t, bin, "sdks.py", n.gateway, "sglang-embeds"))
 }
 
+// TestSGLangRanks asks an SGLang whose model says how well a document answers.
+func TestSGLangRanks(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(strings.Replace(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", ""), folder+"/model", folder+"/judge", 1))
+	n.ready("tiny", 1)
+	t.Log(python(t, bin, "sdks.py", n.gateway, "sglang-judges"))
+}
+
 // TestSGLangDrains: streams go on while a service is scaled down and edited.
 func TestSGLangDrains(t *testing.T) {
 	bin := sglang.needs(t, "sglang", "python")
@@ -131,22 +140,66 @@ func (n *node) total(page, name string, want int) {
 	})
 }
 
-// TestSGLangRouter puts SGLang's router before an engine that publishes KV events.
-func TestSGLangRouter(t *testing.T) {
-	bin := sglang.needs(t, "sglang", "python")
-	n, folder := startNode(t, bin), tinyLlama(t, bin)
-	n.apply(replaying(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", `, args: [--kv-events-config, '{"publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}']`)) + `  router:
+// sglangRouter is SGLang's router before a service's engine.
+const sglangRouter = `  router:
     local:
       command: [python, -m, sglang_router.launch_router, --host, 127.0.0.1, --port, "{{.Port}}", --worker-urls, "http://$(ROUNDHOUSE_ENGINE_ADDRESS)",
         --health-check-interval-secs, "2"]
       readinessProbe: {httpGet: {path: /readiness, port: 8080}}
-`)
-	parts := n.ready("tiny", 2)
+`
+
+// routed are the ready router of a service and its engine.
+func (n *node) routed(name string) (router, engine part) {
+	n.t.Helper()
+	parts := n.ready(name, 2)
 	at := slices.IndexFunc(parts, func(p part) bool { return strings.Contains(p.ID, "-router-") })
 	if at < 0 {
-		t.Fatalf("there is no router: %+v", parts)
+		n.t.Fatalf("there is no router: %+v", parts)
 	}
-	router, engine := parts[at], parts[1-at]
+	return parts[at], parts[1-at]
+}
+
+// TestSGLangRouterKilled kills SGLang's router before the first byte of an answer, which
+// its next process gives, and within a stream, which ends with an error; and the engine
+// has nothing left to do.
+func TestSGLangRouterKilled(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", "") + sglangRouter)
+	router, engine := n.routed("tiny")
+	const running = "sglang:num_running_reqs"
+	waiting := make(chan answer)
+	go func() {
+		waiting <- n.post("/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":"hello","max_tokens":%d}`, longTokens))
+	}()
+	n.total(engine.metrics(), running, 1)
+	begun := time.Now()
+	kill(t, router.PID)
+	if a := <-waiting; a.status != http.StatusOK || !strings.Contains(a.body, fmt.Sprintf(`"completion_tokens":%d`, longTokens)) {
+		t.Errorf("killed before the first byte: %.500s", a)
+	}
+	t.Logf("a request without a byte was answered %s after the router was killed", time.Since(begun).Round(time.Millisecond))
+
+	router, _ = n.routed("tiny")
+	s := n.stream("/v1/completions", long("tiny"))
+	n.total(engine.metrics(), running, 1)
+	begun = time.Now()
+	kill(t, router.PID)
+	s.broken()
+	t.Logf("the stream ended after %s", time.Since(begun).Round(time.Millisecond))
+	n.total(engine.metrics(), running, 0)
+	n.complete("hello by way of the next router")
+	if _, now := n.routed("tiny"); now.PID != engine.PID {
+		t.Error("the engine was restarted with the router")
+	}
+}
+
+// TestSGLangRouter puts SGLang's router before an engine that publishes KV events.
+func TestSGLangRouter(t *testing.T) {
+	bin := sglang.needs(t, "sglang", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	n.apply(replaying(sglangAlone(folder, "minReplicas: 1, maxReplicas: 1", `, args: [--kv-events-config, '{"publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}']`)) + sglangRouter)
+	router, engine := n.routed("tiny")
 	heard := listenToKV(t, bin, []part{engine})
 	n.complete("hello by way of the router")
 	if err := heard.Wait(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -69,30 +70,8 @@ var asleep = regexp.MustCompile(`(?m)^vllm:engine_sleep_state\{.*sleep_state="we
 func TestVLLMApart(t *testing.T) {
 	bin := vllm.needs(t, "vllm", "python")
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
-	const nixl = `
-    containers:
-      - name: main
-        args: ["--kv-transfer-config", "'{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_both\", \"kv_buffer_device\": \"cpu\"}'"]
-        env: [{name: VLLM_NIXL_SIDE_CHANNEL_HOST, value: 127.0.0.1}]
-`
-	n.apply(`apiVersion: serving.kserve.io/v1alpha1
-kind: LLMInferenceService
-metadata: {name: tiny}
-spec:
-  model: {uri: "file://` + folder + `/model", name: tiny}
-  replicas: 1
-  template:` + nixl + `  prefill:
-    replicas: 1
-    template:` + strings.ReplaceAll(nixl, "\n", "\n  ") + "\n")
-	parts := n.ready("tiny", 2)
-	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(b.ID, a.ID) })
-	prefill := parts[0]
-	if !strings.Contains(prefill.ID, "-engine-") || !strings.Contains(parts[1].ID, "-decoder-") {
-		t.Fatalf("the replicas are %+v", parts)
-	}
-	prompt := func(i int) string {
-		return fmt.Sprint("prompt ", i, ": ") + strings.Repeat("the quick brown fox jumps over the lazy dog ", 25)
-	}
+	parts := n.vllmApart(folder)
+	prefill, prompt := parts[0], apartPrompt
 	for i := range 4 {
 		begun := time.Now()
 		n.complete(prompt(i))
@@ -123,6 +102,110 @@ spec:
 		now := n.each(parts[1:], moved)
 		return now[0] > tokens[1], fmt.Sprint(now)
 	})
+}
+
+// vllmApart starts an engine that computes prompts, and the decoder of a service, which
+// gets their KV over NIXL.
+func (n *node) vllmApart(folder string) (parts []part) {
+	n.t.Helper()
+	const nixl = `
+    containers:
+      - name: main
+        args: ["--kv-transfer-config", "'{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_both\", \"kv_buffer_device\": \"cpu\"}'"]
+        env: [{name: VLLM_NIXL_SIDE_CHANNEL_HOST, value: 127.0.0.1}]
+`
+	n.apply(`apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {name: tiny}
+spec:
+  model: {uri: "file://` + folder + `/model", name: tiny}
+  replicas: 1
+  template:` + nixl + `  prefill:
+    replicas: 1
+    template:` + strings.ReplaceAll(nixl, "\n", "\n  ") + "\n")
+	return n.apart("tiny")
+}
+
+// apart are the ready engine of a service and its decoder.
+func (n *node) apart(name string) (parts []part) {
+	n.t.Helper()
+	parts = n.ready(name, 2)
+	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(b.ID, a.ID) })
+	if !strings.Contains(parts[0].ID, "-engine-") || !strings.Contains(parts[1].ID, "-decoder-") {
+		n.t.Fatalf("the replicas are %+v", parts)
+	}
+	return parts
+}
+
+// apartPrompt is a prompt that is long enough to be computed apart.
+func apartPrompt(i int) string {
+	return fmt.Sprint("prompt ", i, ": ") + strings.Repeat("the quick brown fox jumps over the lazy dog ", 25)
+}
+
+// TestVLLMApartKilled kills the engine that computes prompts while it has one, which the
+// decoder then computes, and while the decoder writes what follows, which goes on; and
+// the decoder within a stream, which ends with an error, and before the first byte, which
+// its next process answers.
+func TestVLLMApartKilled(t *testing.T) {
+	bin := vllm.needs(t, "vllm", "python")
+	n, folder := startNode(t, bin), tinyLlama(t, bin)
+	parts := n.vllmApart(folder)
+	const moved, running, tokens = "vllm:external_prefix_cache_hits_total", "vllm:num_requests_running", 600
+	stream := func(i int) string {
+		return fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}`, apartPrompt(i), tokens)
+	}
+	n.complete(apartPrompt(0))
+	had := n.each(parts[1:], moved)[0]
+	if had < 256 {
+		t.Fatalf("the KV of %v tokens came to the decoder", had)
+	}
+
+	if err := syscall.Kill(parts[0].PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan answer)
+	go func() {
+		waiting <- n.post("/v1/completions", strings.Replace(stream(1), `"stream":true,"stream_options":{"include_usage":true}`, `"seed":1`, 1))
+	}()
+	n.eventually("the engine has the prompt", func() (bool, string) {
+		sum := n.figures(n.admin + "/metrics")["roundhouse_gateway_endpoint_in_flight"]
+		return sum == 1, fmt.Sprint(sum) // which the decoder is to answer, once it has an answer or is lost
+	})
+	kill(t, parts[0].PID)
+	if a := <-waiting; a.status != http.StatusOK || !strings.Contains(a.body, fmt.Sprintf(`"completion_tokens":%d`, tokens)) {
+		t.Errorf("the engine was killed before the first byte: %.500s", a)
+	}
+	if now := n.each(parts[1:], moved)[0]; now != had {
+		t.Errorf("the KV of %v tokens came from an engine that was killed", now-had)
+	}
+
+	parts = n.apart("tiny")
+	n.eventually("the engine's next process computes a prompt", func() (bool, string) {
+		n.complete(apartPrompt(100 + int(time.Now().UnixMilli()%1e6)))
+		now := n.each(parts[1:], moved)[0]
+		return now > had, fmt.Sprint(now)
+	})
+	had = n.each(parts[1:], moved)[0]
+	s := n.stream("/v1/completions", stream(2))
+	n.figure(parts[1].metrics(), running, 1)
+	kill(t, parts[0].PID)
+	s.used(tokens)
+	if now := n.each(parts[1:], moved)[0]; now < had+256 {
+		t.Errorf("the KV of %v tokens came to the decoder for the stream", now-had)
+	}
+
+	parts = n.apart("tiny")
+	s = n.stream("/v1/completions", stream(3))
+	n.figure(parts[1].metrics(), running, 1)
+	go func() {
+		waiting <- n.post("/v1/completions", strings.Replace(stream(4), `"stream":true,"stream_options":{"include_usage":true}`, `"seed":1`, 1))
+	}()
+	n.figure(parts[1].metrics(), running, 2)
+	kill(t, parts[1].PID)
+	s.broken()
+	if a := <-waiting; a.status != http.StatusOK || !strings.Contains(a.body, fmt.Sprintf(`"completion_tokens":%d`, tokens)) {
+		t.Errorf("the decoder was killed before the first byte: %.500s", a)
+	}
 }
 
 // TestVLLMEvicts: with little KV memory, what the gateway knows by KV events

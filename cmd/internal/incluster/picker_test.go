@@ -91,13 +91,21 @@ func pick(ctx context.Context, conn *grpc.ClientConn, authority, body string, mo
 
 // converse is pick of a request that is under way until done is called.
 func converse(ctx context.Context, conn *grpc.ClientConn, authority, body string, more ...[2]string) (to, sent string, done func(), err error) {
+	set, sent, done, err := process(ctx, conn, body, append([][2]string{{":method", "POST"}, {":path", "/v1/completions"}, {":authority", authority}}, more...)...)
+	return set["x-gateway-destination-endpoint"], sent, done, err
+}
+
+// process is converse of a request with these headers; set are those that the picker
+// sets, the destination among them.
+func process(ctx context.Context, conn *grpc.ClientConn, body string, request ...[2]string) (set map[string]string, sent string, done func(), err error) {
+	set = map[string]string{}
 	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
 	if err != nil {
-		return "", "", func() {}, err
+		return set, "", func() {}, err
 	}
 	done = func() { _ = stream.CloseSend() }
 	headers := &corev3.HeaderMap{}
-	for _, h := range append([][2]string{{":method", "POST"}, {":path", "/v1/completions"}, {":authority", authority}}, more...) {
+	for _, h := range request {
 		headers.Headers = append(headers.Headers, &corev3.HeaderValue{Key: h[0], RawValue: []byte(h[1])})
 	}
 	for _, m := range []*extprocv3.ProcessingRequest{
@@ -105,25 +113,24 @@ func converse(ctx context.Context, conn *grpc.ClientConn, authority, body string
 		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}},
 	} {
 		if err := stream.Send(m); err != nil {
-			return "", "", done, err
+			return set, "", done, err
 		}
 	}
 	for range 2 {
 		m, err := stream.Recv()
 		if err != nil {
-			return "", "", done, err
+			return set, "", done, err
 		}
 		if i := m.GetImmediateResponse(); i != nil {
-			return fmt.Sprint(int(i.Status.Code)), string(i.Body), done, nil
+			set["x-gateway-destination-endpoint"] = fmt.Sprint(int(i.Status.Code))
+			return set, string(i.Body), done, nil
 		}
 		for _, h := range m.GetRequestHeaders().GetResponse().GetHeaderMutation().GetSetHeaders() {
-			if h.Header.Key == "x-gateway-destination-endpoint" {
-				to = string(h.Header.RawValue)
-			}
+			set[h.Header.Key] = string(h.Header.RawValue)
 		}
 		sent += string(m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody())
 	}
-	return to, sent, done, nil
+	return set, sent, done, nil
 }
 
 const pickerPool = `apiVersion: inference.networking.k8s.io/v1
@@ -227,6 +234,57 @@ spec:
 	if to, _, err := pick(ctx, main, "gw", `{"model":"x"}`); err != nil || !slices.Contains(all, to) {
 		t.Errorf("%s %v", to, err)
 	}
+}
+
+// TestRolesOfPods: pods whose label of llm-d says that they compute prompts or pictures
+// are named to the sidecar of the one that answers, whatever the call, while they are
+// ready.
+func TestRolesOfPods(t *testing.T) {
+	r := newRig(t)
+	kubetest.Published(t, r.api, kubetest.InferenceExtension)
+	kubetest.Apply(t, r.api, r.ns, fmt.Sprintf(strings.Replace(pickerPool, ", {number: %d}", "", 1), "llama", 8000, "epp"))
+	pods := map[string]*corev1.Pod{}
+	for i, role := range []string{"decode", "prefill", "encode"} {
+		pods[role] = r.pod(role, map[string]string{"app": "llama", "llm-d.ai/role": role}, corev1.ConditionFalse)
+		r.readiesAt(pods[role], fmt.Sprint("192.0.2.", i+2), corev1.ConditionTrue)
+	}
+	main, _, _ := r.picker(func(o *PickerOptions) { o.Pool = r.ns + "/llama" })
+	asked := 0
+	// sets asks for a new prompt of 5,000 bytes, and returns where it goes and who helps.
+	sets := func(path, form string) string {
+		t.Helper()
+		asked++
+		body := fmt.Sprintf(form, strings.Repeat(fmt.Sprintf("%04d ", asked), 1000))
+		set, _, done, err := process(t.Context(), main, body, [][2]string{{":method", "POST"}, {":path", path}, {":authority", "gw"}, {"x-prefiller-host-port", "10.6.6.6:80"}}...)
+		done()
+		return fmt.Sprint(set["x-gateway-destination-endpoint"], set["x-prefiller-host-port"], set["x-encoder-hosts-ports"], err)
+	}
+	const picture = `{"model":"llama","messages":[{"role":"user","content":[{"type":"text","text":%q},{"type":"image_url","image_url":{"url":"data:,x"}}]}]}`
+	becomes := func(path, form, want string) {
+		t.Helper()
+		kubetest.Eventually(t, func() string {
+			if got := sets(path, form); got != want {
+				return fmt.Sprintf("%s: %s, want %s", path, got, want)
+			}
+			return ""
+		})
+	}
+	becomes("/v1/chat/completions", picture, fmt.Sprint("127.0.0.2:8000", "127.0.0.3:8000", "127.0.0.4:8000", nil))
+	for path, form := range map[string]string{
+		"/v1/chat/completions": `{"model":"llama","messages":[{"role":"user","content":%q}]}`,
+		"/v1/completions":      `{"model":"llama","prompt":%q}`,
+		"/v1/responses":        `{"model":"llama","input":%q}`,
+		"/v1/messages":         `{"model":"llama","max_tokens":5,"messages":[{"role":"user","content":%q}]}`,
+	} {
+		if got, want := sets(path, form), fmt.Sprint("127.0.0.2:8000", "127.0.0.3:8000", "", nil); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	r.readiesAt(pods["prefill"], "192.0.2.3", corev1.ConditionFalse)
+	becomes("/v1/chat/completions", picture, fmt.Sprint("127.0.0.2:8000", "", "127.0.0.4:8000", nil))
+	pods["encode"].Labels["llm-d.ai/role"] = "encode-prefill"
+	r.update(pods["encode"])
+	becomes("/v1/chat/completions", picture, fmt.Sprint("127.0.0.2:8000", "127.0.0.4:8000", "", nil)) // nobody encodes alone
 }
 
 // TestObjectives: the priority of llm-d's InferenceObjective counts in the picker of a

@@ -29,7 +29,13 @@ func (r *rig) pod(name string, labels map[string]string, ready corev1.ConditionS
 
 func (r *rig) readies(p *corev1.Pod, ready corev1.ConditionStatus) {
 	r.t.Helper()
-	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "192.0.2.7", PodIPs: []corev1.PodIP{{IP: "192.0.2.7"}},
+	r.readiesAt(p, "192.0.2.1", ready)
+}
+
+// readiesAt is readies of a pod with an address of its own.
+func (r *rig) readiesAt(p *corev1.Pod, ip string, ready corev1.ConditionStatus) {
+	r.t.Helper()
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}}
 	if err := r.api.Status().Update(r.t.Context(), p); err != nil {
 		r.t.Fatal(err)
@@ -39,7 +45,7 @@ func (r *rig) readies(p *corev1.Pod, ready corev1.ConditionStatus) {
 // podsToo has pods' addresses, too, mean this machine.
 func podsToo(raw any) (any, error) {
 	if p, ok := raw.(*corev1.Pod); ok && p.Status.PodIP != "" {
-		p.Status.PodIP = "127.0.0.1"
+		p.Status.PodIP = strings.Replace(p.Status.PodIP, "192.0.2.", "127.0.0.", 1)
 	}
 	return toLoopback(raw)
 }

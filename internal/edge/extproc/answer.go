@@ -34,7 +34,7 @@ func (c *conversation) responseHeaders(h *pb.HttpHeaders, m *pb.Metadata) error 
 		}
 		if c.failure == nil {
 			if a.status >= http.StatusBadRequest { // what becomes of it is the gateway's to say
-				c.grant.Answered(dispatch.Answer{Result: breaker.OfStatus(a.status), RetryAfter: breaker.RetryAfter(a.get("retry-after"), time.Now())})
+				c.grant.Answered(dispatch.Answer{Status: a.status, Result: breaker.OfStatus(a.status), RetryAfter: breaker.RetryAfter(a.get("retry-after"), time.Now())})
 			}
 			c.grant.FirstByte()
 		}

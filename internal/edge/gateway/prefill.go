@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
@@ -65,6 +66,7 @@ type prefill struct {
 	concurrent context.Context
 	cancel     context.CancelCauseFunc // ends both
 	detach     func() bool             // lets the prefill replica finish after the exchange
+	begun      *atomic.Bool            // the decode replica has begun to answer, so it has the prompt's KV
 }
 
 // prefillError is why a prefill replica failed, without which the decode replica
@@ -125,6 +127,14 @@ func (f *prefill) cause(err error) error {
 		return dispatch.Unsent(failed)
 	}
 	return err
+}
+
+// answers says that the decode replica has begun to answer: what becomes of the prefill
+// replica from here on does not matter to it.
+func (f *prefill) answers() {
+	if f.concurrent != nil {
+		f.begun.Store(true)
+	}
 }
 
 // retry finds another prefill replica if a try failed for its first one.
@@ -253,8 +263,9 @@ func (f *prefill) both() error {
 	ctx, fail := context.WithCancelCause(f.req.r.Context())
 	own, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	f.concurrent, f.cancel, f.detach = ctx, fail, context.AfterFunc(ctx, func() { stop(nil) })
+	f.begun = &atomic.Bool{}
 	// The goroutine may outlast the exchange, so it uses nothing of it.
-	t, pool, q := f.transport, f.grant.Service(), f.req.copyTo(to, f.grant, body, f.answerTimeout(f.grant))
+	begun, t, pool, q := f.begun, f.transport, f.grant.Service(), f.req.copyTo(to, f.grant, body, f.answerTimeout(f.grant))
 	go func() {
 		defer stop(nil)
 		err := discardAnswer(t.upstream.send(own, q))
@@ -265,8 +276,9 @@ func (f *prefill) both() error {
 		case errors.Is(err, errPrefillRefused):
 			outcome = prefillRefused // the decode replica will say why
 		case err != nil:
-			outcome = prefillFailed
-			fail(&prefillError{to, err})
+			if outcome = prefillFailed; !begun.Load() {
+				fail(&prefillError{to, err})
+			}
 		}
 		t.metrics.Prefilled(pool, outcome)
 	}()

@@ -154,6 +154,44 @@ func TestPrefillBothFails(t *testing.T) {
 	until(t, func() bool { return r.d.InFlight("chat-0") == 0 })
 }
 
+// TestPrefillBothFailsLate: a prefill replica that is lost after the decode replica has
+// begun to answer, which then has the prompt's KV, does not end the answer.
+func TestPrefillBothFailsLate(t *testing.T) {
+	r := newRig(t, nil)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	breaks := replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		<-begun
+		hijack("")(w, req)
+	})
+	decode := replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-goOn:
+			_, _ = io.WriteString(w, "data: [DONE]\n\n")
+		case <-req.Context().Done():
+		}
+	})
+	r.d.SetPool(apart(service.DisaggregationSGLang, breaks, decode))
+	resp, err := r.client.Post(r.url+"/v1/completions", "application/json", strings.NewReader(ask))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	first := make([]byte, len("data: {}\n\n"))
+	if _, err := io.ReadFull(resp.Body, first); err != nil {
+		t.Fatal(err)
+	}
+	close(begun)
+	until(t, func() bool { return r.counter(prefillsTotal, prefillFailed) == 1 })
+	close(goOn)
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "data: [DONE]\n\n" {
+		t.Errorf("after the prefill replica was lost comes %q (%v)", rest, err)
+	}
+}
+
 // TestPrefillBothClientLeaves: neither replica works on for a client that has
 // gone.
 func TestPrefillBothClientLeaves(t *testing.T) {

@@ -182,6 +182,7 @@ func (p *proxy) try() (in incoming, out relay, err error) {
 	if out, err = firstBytes(&in); err != nil {
 		return in, out, p.prefill.cause(err)
 	}
+	p.prefill.answers()
 	return in, out, nil
 }
 

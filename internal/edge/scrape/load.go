@@ -213,10 +213,14 @@ func (a *adapters) take(s *sample) {
 		return
 	}
 	of := func(name string) []byte { v, _ := s.get(name); return v }
-	a.seen, a.at, a.max = true, s.value, string(of("max_lora"))
-	a.running = append(a.running[:0], of("running_lora_adapters")...)
-	a.waiting = append(a.waiting[:0], of("waiting_lora_adapters")...)
+	a.seen, a.at, a.max = true, s.value, string(of(AdapterLabels[0]))
+	a.running = append(a.running[:0], of(AdapterLabels[1])...)
+	a.waiting = append(a.waiting[:0], of(AdapterLabels[2])...)
 }
+
+// AdapterLabels are those of an engine's Adapters: how many fit into a batch, which run,
+// and which wait.
+var AdapterLabels = [...]string{"max_lora", "running_lora_adapters", "waiting_lora_adapters"}
 
 // loads is what the answer said of each rank, or of all together where none are asked
 // for, and whose names it used. The error is errUnknown when it used nobody's.

@@ -14,77 +14,101 @@ import (
 // writeTimeout bounds one write to a client that does not read.
 const writeTimeout = time.Minute
 
-// surface is what differs between the two completion APIs.
+// surface is what differs between the APIs that write texts.
 type surface struct {
-	chat          bool
-	idPrefix      string
-	object, chunk string // of the whole answer and of an event
+	idPrefix string
+	// prompts reads what the request asks about, and turns its own words for what it
+	// wishes into those of completions.
+	prompts func(*inference) ([]string, error)
+	// form makes the form of one answer.
+	form func(*response) form
+	// writeError answers with an error.
+	writeError func(http.ResponseWriter, error)
+}
+
+// form is how an API writes an answer.
+type form interface {
+	// whole is the body of an answer that is no stream; kv is nil but of an engine that
+	// computes prompts for others.
+	whole(now []standing, kv *kvTransfer) any
+	// news appends the events of one choice since sent, and updates sent.
+	news(b []byte, choice int, sent *standing, now standing) []byte
+	// end appends what follows the last event of every choice.
+	end(b []byte, now []standing) []byte
 }
 
 var (
-	chatSurface = surface{chat: true, idPrefix: "chatcmpl-", object: "chat.completion", chunk: "chat.completion.chunk"}
-	textSurface = surface{idPrefix: "cmpl-", object: "text_completion", chunk: "text_completion"}
+	chatSurface = surface{
+		idPrefix: "chatcmpl-", writeError: writeError,
+		prompts: func(in *inference) ([]string, error) { return in.params.chatPrompt() },
+		form:    func(o *response) form { return completionForm{o, true, "chat.completion", "chat.completion.chunk"} },
+	}
+	textSurface = surface{
+		idPrefix: "cmpl-", writeError: writeError,
+		prompts: func(in *inference) ([]string, error) { return texts("prompt", in.params.Prompt) },
+		form:    func(o *response) form { return completionForm{o, false, "text_completion", "text_completion"} },
+	}
 )
 
-func (e *Engine) serveChat(w http.ResponseWriter, r *http.Request) {
-	e.serveCompletion(w, r, chatSurface)
+// serve answers the requests of an API.
+func (e *Engine) serve(s surface) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		in, j, err := e.plan(w, r, s)
+		if err != nil {
+			s.writeError(w, err)
+			return
+		}
+		f := e.controls.takeFault()
+		if e.failEarly(w, r, f) {
+			return
+		}
+		if err := e.driver.submit(j); err != nil {
+			s.writeError(w, err)
+			return
+		}
+		defer e.driver.abandon(j)
+		out := &response{
+			engine: e, w: w, job: j, in: in, fault: f,
+			id: s.idPrefix + fmt.Sprintf("%016x", j.calls[0].sequence.ID), created: time.Now().Unix(),
+		}
+		if in.stream {
+			out.stream(r, s.form(out))
+		} else {
+			out.whole(r, s.form(out))
+		}
+	}
 }
 
-func (e *Engine) serveText(w http.ResponseWriter, r *http.Request) {
-	e.serveCompletion(w, r, textSurface)
-}
-
-func (e *Engine) serveCompletion(w http.ResponseWriter, r *http.Request, s surface) {
+// plan reads a request, and plans what is to be computed for it.
+func (e *Engine) plan(w http.ResponseWriter, r *http.Request, s surface) (*inference, *job, error) {
 	in, err := e.read(w, r)
 	if err != nil {
-		writeError(w, err)
-		return
+		return nil, nil, err
 	}
-	var prompts []string
-	if s.chat {
-		prompts, err = in.params.chatPrompt()
-	} else {
-		prompts, err = texts("prompt", in.params.Prompt)
-	}
+	prompts, err := s.prompts(in)
 	if err != nil {
-		writeError(w, err)
-		return
+		return nil, nil, err
 	}
 	j, err := e.cfg.newJob(in, prompts)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	f := e.controls.takeFault()
-	if e.failEarly(w, r, f) {
-		return
-	}
-	if err := e.driver.submit(j); err != nil {
-		writeError(w, err)
-		return
-	}
-	defer e.driver.abandon(j)
-	out := &response{
-		engine: e, w: w, job: j, surface: s, in: in, fault: f,
-		id: s.idPrefix + fmt.Sprintf("%016x", j.calls[0].sequence.ID), created: time.Now().Unix(),
-	}
-	if in.stream {
-		out.stream(r)
-	} else {
-		out.whole(r)
-	}
+	return in, j, err
 }
 
-// response writes the answer to one completion request.
+// response writes the answer to one request.
 type response struct {
 	engine  *Engine
 	w       http.ResponseWriter
 	job     *job
-	surface surface
 	in      *inference
 	fault   fault
 	id      string
 	created int64 // Unix seconds
+}
+
+// completionForm is the form of chat and of text completions.
+type completionForm struct {
+	*response
+	chat          bool
+	object, chunk string // of the whole answer and of an event
 }
 
 type usage struct {
@@ -139,9 +163,9 @@ type textChoice struct {
 	FinishReason string `json:"finish_reason"`
 }
 
-func (o *response) choice(i int) any {
+func (o completionForm) choice(i int) any {
 	a := o.job.calls[i].answer
-	if !o.surface.chat {
+	if !o.chat {
 		return textChoice{Index: i, Text: a.text, FinishReason: a.reason}
 	}
 	c := chatChoice{Index: i, FinishReason: a.reason}
@@ -149,8 +173,17 @@ func (o *response) choice(i int) any {
 	return c
 }
 
+// whole is the whole answer.
+func (o completionForm) whole(now []standing, kv *kvTransfer) any {
+	answer := wholeAnswer{ID: o.id, Object: o.object, Created: o.created, Model: o.in.model, Usage: o.usage(now), KVTransfer: kv}
+	for i := range o.job.calls {
+		answer.Choices = append(answer.Choices, o.choice(i))
+	}
+	return answer
+}
+
 // whole answers with one body when every choice has ended.
-func (o *response) whole(r *http.Request) {
+func (o *response) whole(r *http.Request, f form) {
 	var now []standing
 	for ended := false; !ended; {
 		if o.job.wait(r.Context()) != nil {
@@ -159,14 +192,11 @@ func (o *response) whole(r *http.Request) {
 		now = o.engine.driver.look(o.job, now[:0])
 		ended = allEnded(now)
 	}
-	answer := wholeAnswer{ID: o.id, Object: o.surface.object, Created: o.created, Model: o.in.model, Usage: o.usage(now)}
-	for i := range o.job.calls {
-		answer.Choices = append(answer.Choices, o.choice(i))
-	}
+	var kv *kvTransfer
 	if o.engine.cfg.prefillOnly(&o.in.params) {
-		answer.KVTransfer = o.handOver(r)
+		kv = o.handOver(r)
 	}
-	body, err := json.Marshal(answer)
+	body, err := json.Marshal(f.whole(now, kv))
 	if err != nil {
 		writeError(o.w, err)
 		return
@@ -204,7 +234,7 @@ func (o *response) handOver(r *http.Request) *kvTransfer {
 }
 
 // stream answers with an event for every token, as they are computed.
-func (o *response) stream(r *http.Request) {
+func (o *response) stream(r *http.Request, f form) {
 	head := o.w.Header()
 	head.Set("Content-Type", "text/event-stream; charset=utf-8")
 	head.Set("Cache-Control", "no-cache")
@@ -218,7 +248,7 @@ func (o *response) stream(r *http.Request) {
 		now = o.engine.driver.look(o.job, now[:0])
 		buf = buf[:0]
 		for i := range now {
-			buf = o.appendNews(buf, i, &sent[i], now[i])
+			buf = f.news(buf, i, &sent[i], now[i])
 		}
 		if !o.send(buf) {
 			return
@@ -227,22 +257,21 @@ func (o *response) stream(r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 	}
-	buf = buf[:0]
-	if o.in.usage {
-		u, err := json.Marshal(o.usage(now))
-		if err != nil {
-			return
-		}
-		buf = o.appendHead(buf)
-		buf = append(append(append(buf, `],"usage":`...), u...), "}\n\n"...)
-	}
-	o.send(append(buf, "data: [DONE]\n\n"...))
+	o.send(f.end(buf[:0], now))
 }
 
-// appendNews appends the events of one choice since sent, and updates sent.
-func (o *response) appendNews(b []byte, i int, sent *standing, now standing) []byte {
+// end appends the usage, if it was asked for, and the end of the stream.
+func (o completionForm) end(b []byte, now []standing) []byte {
+	if u, err := json.Marshal(o.usage(now)); err == nil && o.in.usage { // figures always have a JSON
+		b = append(append(append(o.appendHead(b), `],"usage":`...), u...), "}\n\n"...)
+	}
+	return append(b, "data: [DONE]\n\n"...)
+}
+
+// news appends the events of one choice since sent, and updates sent.
+func (o completionForm) news(b []byte, i int, sent *standing, now standing) []byte {
 	a := o.job.calls[i].answer
-	if sent.tokens == 0 && now.tokens > 0 && o.surface.chat {
+	if sent.tokens == 0 && now.tokens > 0 && o.chat {
 		b = o.appendEvent(b, i, `"delta":{"role":"assistant","content":""}`, "", "")
 	}
 	for ; sent.tokens < now.tokens; sent.tokens++ {
@@ -256,23 +285,23 @@ func (o *response) appendNews(b []byte, i int, sent *standing, now standing) []b
 }
 
 // appendHead appends an event up to the beginning of its list of choices.
-func (o *response) appendHead(b []byte) []byte {
+func (o completionForm) appendHead(b []byte) []byte {
 	b = append(append(b, `data: {"id":"`...), o.id...)
-	b = append(append(b, `","object":"`...), o.surface.chunk...)
+	b = append(append(b, `","object":"`...), o.chunk...)
 	b = strconv.AppendInt(append(b, `","created":`...), o.created, 10)
 	b = openai.AppendQuoted(append(b, `,"model":`...), o.in.model)
 	return append(b, `,"choices":[`...)
 }
 
 // appendEvent appends an event with one choice: the given member, or else text.
-func (o *response) appendEvent(b []byte, index int, member, text, reason string) []byte {
+func (o completionForm) appendEvent(b []byte, index int, member, text, reason string) []byte {
 	b = o.appendHead(b)
 	b = strconv.AppendInt(append(b, `{"index":`...), int64(index), 10)
 	b = append(b, ',')
 	switch {
 	case member != "":
 		b = append(b, member...)
-	case !o.surface.chat:
+	case !o.chat:
 		b = openai.AppendQuoted(append(b, `"text":`...), text)
 	case text == "":
 		b = append(b, `"delta":{}`...)

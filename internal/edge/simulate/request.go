@@ -36,28 +36,37 @@ func invalid(param, format string, args ...any) error {
 	return &refusal{http.StatusBadRequest, fmt.Sprintf(format, args...), openai.TypeInvalidRequest, param, "invalid_value"}
 }
 
-// writeError answers with err in OpenAI's form.
-func writeError(w http.ResponseWriter, err error) {
+// refusalOf is what err is answered with.
+func refusalOf(err error) *refusal {
 	var r *refusal
 	var body *openai.BodyError
 	var large *http.MaxBytesError
-	status, answer := http.StatusBadRequest, []byte(nil)
 	switch {
 	case errors.As(err, &r):
-		status, answer = r.status, openai.ErrorJSON(r.message, r.typ, r.param, r.reason)
+		return r
 	case errors.As(err, &body):
-		answer = body.JSON()
+		param, code := body.Code()
+		return &refusal{http.StatusBadRequest, body.Error(), openai.TypeInvalidRequest, param, code}
 	case errors.As(err, &large):
-		status = http.StatusRequestEntityTooLarge
-		answer = openai.ErrorJSON(fmt.Sprintf("body is over the limit of %d bytes", large.Limit), openai.TypeInvalidRequest, "", "body_too_large")
+		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("body is over the limit of %d bytes", large.Limit), openai.TypeInvalidRequest, "", "body_too_large"}
 	case errors.Is(err, errBusy):
-		status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", "1")
-		answer = openai.ErrorJSON(err.Error()+": try again later", openai.TypeRateLimit, "", "queue_full")
-	default:
-		answer = openai.ErrorJSON(err.Error(), openai.TypeInvalidRequest, "", "")
+		return &refusal{http.StatusTooManyRequests, err.Error() + ": try again later", openai.TypeRateLimit, "", "queue_full"}
 	}
-	writeJSON(w, status, answer)
+	return &refusal{http.StatusBadRequest, err.Error(), openai.TypeInvalidRequest, "", ""}
+}
+
+// writeError answers with err in OpenAI's form.
+func writeError(w http.ResponseWriter, err error) {
+	writeRefusal(w, err, func(r *refusal) []byte { return openai.ErrorJSON(r.message, r.typ, r.param, r.reason) })
+}
+
+// writeRefusal answers with err in the form of an API.
+func writeRefusal(w http.ResponseWriter, err error, form func(*refusal) []byte) {
+	if errors.Is(err, errBusy) {
+		w.Header().Set("Retry-After", "1")
+	}
+	r := refusalOf(err)
+	writeJSON(w, r.status, form(r))
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
@@ -87,9 +96,11 @@ type parameters struct {
 	N                   *int            `json:"n"`
 	MaxTokens           *int            `json:"max_tokens"`
 	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	MaxOutputTokens     *int            `json:"max_output_tokens"` // of /v1/responses
 	MinTokens           int             `json:"min_tokens"`
 	IgnoreEOS           bool            `json:"ignore_eos"`
 	Stop                json.RawMessage `json:"stop"`
+	StopSequences       json.RawMessage `json:"stop_sequences"` // of /v1/messages
 	Seed                json.RawMessage `json:"seed"`
 	KVTransfer          *kvTransfer     `json:"kv_transfer_params"`
 	Dimensions          *int            `json:"dimensions"`
@@ -104,6 +115,7 @@ type message struct {
 
 // inference is a request that has been read.
 type inference struct {
+	body    []byte
 	model   string // as asked for
 	adapter string // or empty
 	stream  bool
@@ -124,7 +136,7 @@ func (e *Engine) read(w http.ResponseWriter, r *http.Request) (*inference, error
 	if err != nil {
 		return nil, err
 	}
-	in := &inference{model: string(head.Model), stream: head.Stream, usage: head.IncludeUsage}
+	in := &inference{body: body, model: string(head.Model), stream: head.Stream, usage: head.IncludeUsage}
 	if in.adapter, err = e.adapters.resolve(in.model); err != nil {
 		return nil, err
 	}

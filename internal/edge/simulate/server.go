@@ -34,8 +34,10 @@ func (e *Engine) Handler() http.Handler {
 // handler serves one rank.
 func (e *Engine) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", e.serveChat)
-	mux.HandleFunc("POST /v1/completions", e.serveText)
+	mux.HandleFunc("POST /v1/chat/completions", e.serve(chatSurface))
+	mux.HandleFunc("POST /v1/completions", e.serve(textSurface))
+	mux.HandleFunc("POST /v1/responses", e.serve(responsesSurface))
+	mux.HandleFunc("POST /v1/messages", e.serve(messagesSurface))
 	mux.HandleFunc("POST /v1/embeddings", e.serveEmbeddings)
 	mux.HandleFunc("GET /v1/models", e.serveModels)
 	mux.HandleFunc("POST /tokenize", e.serveTokenize)

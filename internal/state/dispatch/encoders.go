@@ -28,14 +28,14 @@ func (f *PoolConfig) encodes(r *replica.Replica) bool {
 // else: without one encoding is not apart. When a try has failed, its encoders may be
 // why, so the next does without them.
 func (e *endpoints) chooseEncoders(g *Grant, part *PoolConfig) []*slot {
-	if len(g.entries) == 0 || g.ordered || !part.Shared || e.encode.ready == 0 {
+	if len(g.entries) == 0 || g.alone || g.ordered || !part.Shared || e.encode.ready == 0 {
 		return nil
 	}
 	var slots []*slot
 	var all []picker.Encoder
 	for _, s := range e.sets() {
 		for n, x := range s.slots {
-			if x != nil && x.encodes && x.accepts() && !x.full() && x.endpoint.breaker.gate.Load() == gateClosed && !slices.Contains(g.encoders, x.address) {
+			if x != nil && x.encodes && x.accepts() && !x.full() && !slices.Contains(g.encoders, x.address) {
 				slots = append(slots, x)
 				all = append(all, picker.Encoder{Hash: s.input.Endpoints[n].Hash, InFlight: int(x.endpoint.inFlight.Load())})
 			}
@@ -57,8 +57,8 @@ func (e *endpoints) reserveEncoders(g *Grant) {
 	g.encoders = nil
 	for _, x := range chosen {
 		if !slices.Contains(g.reservation.encoders, x) {
-			if !x.endpoint.reserve(x.limit) {
-				continue // it has no more places: the sidecar shares the entry out
+			if !x.endpoint.claim(x.limit) {
+				continue // it has no more places, or is on trial: the sidecar shares the entry out
 			}
 			g.reservation.encoders = append(g.reservation.encoders, x)
 			x.set.refresh(x)

@@ -10,7 +10,6 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/replica"
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
-	"roundhouse.dev/roundhouse/internal/decide/breaker"
 )
 
 // pictures are the messages of a chat with these pictures.
@@ -183,30 +182,5 @@ func TestEncodersAreBounded(t *testing.T) {
 	g.Done(Outcome{})
 	if g := grantOf(t, d, Request{To: p.Ref(), Messages: pictures(urls...)}); g.Encoders() != nil {
 		t.Errorf("encoders %v, which are gone", g.Encoders())
-	}
-}
-
-// TestEncodersFail: a sidecar's 502 may be an encoder's fault, so it does not eject the
-// server that answers; other failures do.
-func TestEncodersFail(t *testing.T) {
-	for _, c := range []struct {
-		status  int
-		request []byte
-		ejected bool
-	}{{502, pictures("http://a"), false}, {502, nil, true}, {500, pictures("http://a"), true}} {
-		d, p := encoding(t, nil, "d1", "d2", "d3", "e1")
-		for range 60 {
-			g := grantOf(t, d, Request{To: p.Ref(), Messages: c.request})
-			if g.Replica() == "d1" {
-				g.Judge(Answer{Status: c.status, Result: breaker.Failed})
-			} else {
-				g.FirstByte()
-			}
-			g.Done(Outcome{})
-		}
-		ejected := slices.ContainsFunc(d.Endpoints(p.Ref()), func(e Endpoint) bool { return e.Ejected != "" })
-		if ejected != c.ejected {
-			t.Errorf("%d, pictures %t: ejected is %t", c.status, c.request != nil, ejected)
-		}
 	}
 }

@@ -143,7 +143,7 @@ func (e *endpoints) wantPrefill(part *PoolConfig, uncached int64) bool {
 // reservePrefill gives g a place on a prefill replica if one is to help.
 func (e *endpoints) reservePrefill(g *Grant, now time.Time) {
 	g.prefillAddress, g.prefillGRPC = "", ""
-	if !e.wantPrefill(g.config, g.reservation.uncached) || g.ordered && g.config.Disaggregation != service.DisaggregationSGLang {
+	if g.alone || !e.wantPrefill(g.config, g.reservation.uncached) || g.ordered && g.config.Disaggregation != service.DisaggregationSGLang {
 		return // an external picker says itself who computes the prompt
 	}
 	subset := g.subset

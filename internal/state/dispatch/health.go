@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -141,7 +142,9 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 	}
 	var peers breaker.Peers
 	if r != breaker.Answered && r != breaker.Lost { // which are the endpoint's own
-		peers = s.peers(x)
+		if peers = s.peers(x); s != &s.pool.entry {
+			peers.Serving = math.MaxInt32 // the pool can do without: all of them may rest
+		}
 	}
 	c.mu.Lock()
 	before := c.gate.Load()

@@ -26,6 +26,7 @@ type Grant struct {
 	idempotent bool
 	answered   bool // its answer has begun
 	copied     bool // Request.Copy
+	alone      bool // helpers have failed it, so it goes without
 	protocol   service.Protocol
 	model      string
 	adapter    string
@@ -69,8 +70,10 @@ type reservation struct {
 	uncached int64 // tokens of the prompt, counted at both endpoints
 	cached   int   // leading blocks of the prompt that the replica had before
 	judged   bool  // the replica's answer has been
-	awaiting bool  // it counts in the endpoint's silence
-	since    time.Time
+	// explained: the answer is a failure of the encoders or the prefill replica.
+	explained bool
+	awaiting  bool // it counts in the endpoint's silence
+	since     time.Time
 }
 
 // endWait notes that the answer has begun, or that it is no longer waited for.
@@ -329,10 +332,7 @@ func (g *Grant) reserveAnother(now time.Time) *slot {
 		p.counts.RetriesRefused++
 		return nil
 	}
-	tried := slices.Clone(g.failed.on)
-	if x := g.reservation.slot; x != nil {
-		tried = append(tried, x.endpoint)
-	}
+	tried := g.tried()
 	x, _ := p.entry.pick(g, tried, now)
 	if x == nil {
 		return nil
@@ -341,6 +341,15 @@ func (g *Grant) reserveAnother(now time.Time) *slot {
 	g.takeRetry(now)
 	p.counts.Retries++
 	return x
+}
+
+// tried are the endpoints that failed the request, without one whose helpers did.
+func (g *Grant) tried() []*endpoint {
+	all := slices.Clone(g.failed.on)
+	if x := g.reservation.slot; x != nil && !g.reservation.explained {
+		all = append(all, x.endpoint)
+	}
+	return all
 }
 
 // Prefilled reports that the replica at Prefill has computed the prompt, or has
@@ -416,6 +425,9 @@ func (g *Grant) FirstByte() {
 	p.mu.Lock()
 	if !well {
 		p.entry.observe(r.slot, breaker.Answered, 0)
+	}
+	if !r.judged {
+		p.creditHelpers(g)
 	}
 	f := p.releasePrompt(r)
 	p.mu.Unlock()

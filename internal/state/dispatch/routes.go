@@ -146,8 +146,8 @@ func (g *Grant) heard(a Answer) {
 		g.failed.sent++
 	}
 	p.entry.forgetPrompt(g, r.slot, kept)
-	if a.Result == breaker.Failed && a.Status == http.StatusBadGateway && r.encoders != nil {
-		return // an encoder may be to blame, which the replica's sidecar does not name
+	if a.Result == breaker.Failed && a.Status == http.StatusBadGateway && p.blameHelpers(g) {
+		return
 	}
 	p.entry.observe(r.slot, a.Result, a.RetryAfter)
 }
@@ -162,7 +162,7 @@ func (g *Grant) Pause() {
 		return
 	}
 	now := p.d.clock.Now()
-	g.failed.on = append(g.failed.on, g.reservation.slot.endpoint)
+	g.failed.on = g.tried()
 	freed := p.release(&g.reservation)
 	g.tally.moveTo(queued, now)
 	p.serveQueue(now)

@@ -104,7 +104,7 @@ func (f *PoolConfig) Ranks(r *replica.Replica) int {
 // prefillsByHeader reports whether a sidecar of the replica that answers asks the one
 // that computes the prompt.
 func (f *PoolConfig) prefillsByHeader() bool {
-	if d := f.Disaggregation; d != "" && d != service.DisaggregationHeader {
+	if !f.byHeader() {
 		return false
 	}
 	if !f.Shared {

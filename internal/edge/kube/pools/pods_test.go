@@ -20,7 +20,11 @@ func TestRoles(t *testing.T) {
 		"prefill": {service.RolePrefill, false}, "encode": {service.RoleEncode, false},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", Labels: map[string]string{"llm-d.ai/role": label}}, Status: corev1.PodStatus{PodIP: "10.0.0.7"}}
-		if rs := Replicas(pod, []int32{8000, 8001}); len(rs) != 2 || rs[0].Role != want.role || rs[1].Encodes != want.encodes || rs[1].HTTP != "10.0.0.7:8001" {
+		trimmed, err := (&Pods{}).trim(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rs := Replicas(trimmed.(*corev1.Pod), []int32{8000, 8001}); len(rs) != 2 || rs[0].Role != want.role || rs[1].Encodes != want.encodes || rs[1].HTTP != "10.0.0.7:8001" {
 			t.Errorf("%q: %+v", label, rs)
 		}
 	}
