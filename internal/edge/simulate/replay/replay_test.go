@@ -2,6 +2,8 @@ package replay
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -92,6 +94,42 @@ func TestPredictedLatencyAgainstLLMD(t *testing.T) {
 		t.Logf("%s at %g/s, %d blocks: %v", c.workload, c.rate, c.blocks, inTime)
 		if ours := inTime[picker.PredictedLatency]; ours < inTime["llm-d"] || ours < inTime[picker.Default]-0.02 {
 			t.Errorf("%s at %g/s: in time %v", c.workload, c.rate, inTime)
+		}
+	}
+}
+
+// TestSharedBeginning: prompts that share their first 512 tokens, as those of one
+// application do, and are long and different from there on, wait no longer than if
+// they shared nothing. What they share must not lead them to the same engines.
+func TestSharedBeginning(t *testing.T) {
+	const beginning = 512
+	p90 := func(policy string, shared bool) float64 {
+		random := rand.New(rand.NewPCG(1, 9))
+		trace := &Trace{}
+		at := 0.0
+		for n := range uint64(1500) {
+			at += random.ExpFloat64() / 12
+			r := Request{At: time.Duration(at * 1e9), Prompt: beginning + int(1000*math.Exp(3*random.Float64())), Output: between(random, 32, 512)}
+			source := n
+			if shared {
+				source = 0
+			}
+			r.Keys = text(text(nil, beginning, source), r.Prompt-beginning, 1<<32+n)
+			trace.Requests = append(trace.Requests, r)
+		}
+		cfg := DefaultConfig()
+		cfg.Engines, cfg.Policy, cfg.Physics.KVBlocks = 32, policy, 2048
+		result, err := Run(cfg, trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.Summarize(2 * time.Second).First.P90
+	}
+	for _, policy := range []string{picker.Default, picker.PredictedLatency} {
+		alone, ours := p90(policy, false), p90(policy, true)
+		t.Logf("%s: p90 %.3f s, %.3f s where nothing is shared", policy, ours, alone)
+		if ours > 1.05*alone {
+			t.Errorf("%s: p90 %.3f s, %.3f s where nothing is shared", policy, ours, alone)
 		}
 	}
 }
