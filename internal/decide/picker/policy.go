@@ -94,12 +94,12 @@ func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
 	r := &out.run // not on the stack, from where it would escape
 	*r = pick{Policy: p, in: in, out: out, index: ix}
 	defer func() { *r = pick{} }()
+	if p.prefix && ix != nil {
+		ix.Match(in.Blocks, &out.matches)
+	}
 	if set = r.filter(p.steps, set); len(set) == 0 {
 		out.Outcome = Dropped
 		return
-	}
-	if p.prefix && ix != nil {
-		ix.Match(in.Blocks, &out.matches)
 	}
 	r.foresee(set)
 	set = r.inTime(set)
