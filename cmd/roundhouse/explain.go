@@ -123,19 +123,33 @@ func newExplainRequestCommand() *cobra.Command {
 	var r remote
 	var in admin.InferenceRequest
 	var headers []string
-	var output string
+	var output, id string
 	cmd := &cobra.Command{
 		Use:   "request FILE",
 		Short: "Explain where a request would go now: route, queueing, replica, and why",
 		Long: `Show what would happen to a request now: its route, whether it is admitted, queued
 or shed, and the replica that would answer it, with the result of every filter and
 scorer. The request is not sent, and no replica is started. FILE is the body of the
-request; - reads standard input.`,
+request; - reads standard input.
+
+With --id, and without a file, show what became of one of the last 2,000 requests, and
+beside what was predicted of it when it was sent to its replica what it took: to the
+first token, and for each further one. Its ID is what the header X-Request-Id of the
+answer says; requests -o json lists them.`,
 		Example: `  roundhouse explain request chat.json
   echo '{"model":"chat","messages":[{"role":"user","content":"Hello"}]}' | roundhouse explain request -
-  roundhouse explain request rows.json --path /v2/models/iris/infer`,
-		Args: command.Wants(1, 1, "the file with the body of a request"),
+  roundhouse explain request rows.json --path /v2/models/iris/infer
+  roundhouse explain request --id 7f3a9c52d8e14b06`,
+		Args: command.Wants(0, 1, "the file with the body of a request, or --id for one that was answered"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case id != "" && len(args) > 0:
+				return command.Usagef("--id %s is of a request that was answered, and %s of one that is not sent: give one of the two", id, args[0])
+			case id != "":
+				return explainOutcome(cmd, &r, id, output)
+			case len(args) == 0:
+				return command.Usagef("name the file with the body of a request, - for standard input, or one that was answered by --id")
+			}
 			body, err := requestBody("@"+args[0], command.Stdin(cmd))
 			if err != nil {
 				return err
@@ -178,9 +192,28 @@ request; - reads standard input.`,
 	f := cmd.Flags()
 	f.StringVar(&in.Path, "path", "", "path of the request (default: the OpenAI path that fits the body)")
 	f.StringVar(&in.Host, "host", "", "host of the request")
+	f.StringVar(&id, "id", "", "of a request that was answered: show its outcome beside what was predicted")
 	f.StringArrayVarP(&headers, "header", "H", nil, `a header, "Name: value"; may be repeated`)
 	command.OutputFlag(cmd, &output, "json", "json")
 	return cmd
+}
+
+// explainOutcome prints what became of the last request with an ID.
+func explainOutcome(cmd *cobra.Command, r *remote, id, output string) error {
+	c, err := r.open(cmd, nil)
+	if err != nil {
+		return err
+	}
+	all, err := c.Requests(cmd.Context(), admin.RequestQuery{ID: id})
+	switch {
+	case err != nil:
+		return err
+	case len(all) == 0:
+		return fmt.Errorf("none of the last requests has the ID %q: roundhouse requests -o json lists them", id)
+	case output == "json":
+		return printer.JSON(cmd.OutOrStdout(), all[len(all)-1])
+	}
+	return printer.Outcome(cmd.OutOrStdout(), &all[len(all)-1])
 }
 
 func newExplainWakeCommand() *cobra.Command {

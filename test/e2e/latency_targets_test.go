@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +134,34 @@ func TestLatencyTargets(t *testing.T) {
 	}
 	if got := n.figure(page, admitted, `outcome="admitted"`, `service="pool default/engines"`); got != count+1 {
 		t.Errorf("%v requests were admitted besides it", got-count-1)
+	}
+	// What was predicted stands beside what came.
+	if a := n.post(path, body("llm"), "X-Request-Id", "seen-1", "X-Slo-Ttft-Ms", "60000"); a.status != 200 {
+		t.Fatal(a)
+	}
+	eventually(t, "the request is kept", func() (bool, string) {
+		r := n.runWith("", "explain", "request", "--id", "seen-1")
+		return r.code == 0, r.String()
+	})
+	out := n.do("explain", "request", "--id", "seen-1")
+	for _, want := range []string{`request: seen-1, POST /v1/completions at .*, model llm\n`, `replica: chat-\S+ of \S+`, `answer: 200 after .*\n`,
+		`first token: predicted [\d.]+ m?s, 90 % within [\d.]+ m?s; took [\d.]+ m?s; target 60.00 s, met\n`, `each further token: predicted [\d.]+ ms, 90 % within [\d.]+ ms; took [\d.]+ ms\n`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no %s in\n%s", want, out)
+		}
+	}
+	var r struct {
+		ID      string
+		Latency struct {
+			TTFT, TPOT struct{ PredictedMs, TookMs, TargetMs float64 }
+		}
+	}
+	if err := json.Unmarshal([]byte(n.do("explain", "request", "--id", "seen-1", "-o", "json")), &r); err != nil || r.ID != "seen-1" ||
+		r.Latency.TTFT.TookMs < 300 || r.Latency.TTFT.PredictedMs < 300 || r.Latency.TTFT.TargetMs != 60_000 || r.Latency.TPOT.TookMs < 10 {
+		t.Errorf("%v %+v", err, r)
+	}
+	if r := n.runWith("", "explain", "request", "--id", "nobody"); r.code == 0 || !strings.Contains(r.err, `none of the last requests has the ID "nobody"`) {
+		t.Errorf("an ID of no request: %s", r)
 	}
 	for _, quantity := range []string{"ttft", "tpot"} {
 		if got := n.figure(page, "roundhouse_gateway_latency_predictions_total", `quantity="`+quantity+`"`, `service="pool default/engines"`); got < 1 {

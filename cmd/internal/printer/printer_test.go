@@ -228,3 +228,30 @@ func TestDescribeEndpoints(t *testing.T) {
 		}
 	}
 }
+
+func TestOutcome(t *testing.T) {
+	for name, c := range map[string]struct {
+		request admin.Request
+		says    []string
+	}{
+		"missed": {admin.Request{ID: "a\nb", Method: "POST", Path: "/v1/completions", Model: "chat", Service: "default/chat", Replica: "chat-1", Status: 200, QueuedMS: 1200, DurationMS: 2500,
+			Tries: 2, Retried: "refused", PromptTokens: 9, CompletionTokens: 4,
+			Latency: &admin.Latency{First: admin.Judged{PredictedMS: 120, P90MS: 150, TookMS: 400, TargetMS: 1000}, Each: admin.Judged{TookMS: 12.34, TargetMS: 20}, WaitedMS: 1200}},
+			[]string{"request: a b, POST", "replica: chat-1 of default/chat, waited 1.2s for it, 2 tries: refused\n", "answer: 200 after 2.5s, 4 tokens for a prompt of 9, 0 of them cached\n",
+				"first token: predicted 120 ms, 90 % within 150 ms; took 400 ms; target 1.00 s, missed by 600 ms\n",
+				"each further token: nothing predicted; took 12.3 ms; target 20 ms, met\n"}},
+		"no stream": {admin.Request{ID: "a", Status: 200, Latency: &admin.Latency{First: admin.Judged{PredictedMS: 120, P90MS: 150, TargetMS: 1}, Each: admin.Judged{PredictedMS: 5, P90MS: 6}}},
+			[]string{"replica: - of -\n", "first token: predicted 120 ms, 90 % within 150 ms; took not known, since the answer was no stream; target 1 ms\n", "took not known, since fewer than two tokens came in a stream\n"}},
+		"refused": {admin.Request{ID: "a", Status: 429, Reason: "no room"}, []string{"answer: 429 after -; refused: no room\n", "latency: nothing was predicted\n"}},
+	} {
+		var b strings.Builder
+		if err := Outcome(&b, &c.request); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, b.String())
+			}
+		}
+	}
+}

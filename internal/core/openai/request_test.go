@@ -2,8 +2,11 @@ package openai
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -327,4 +330,26 @@ func BenchmarkParse(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestSpecial: the lowest byte that ends a run is found, whatever lies beside it.
+func TestSpecial(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	near := []byte{0, 1, 0x1f, 0x20, 0x21, '"', 0x23, '[', '\\', ']', 0x7f, 0x80, 0xa2, 0xdc, 0xff}
+	for range 200_000 {
+		var b [8]byte
+		for i := range b {
+			if b[i] = byte(random.Uint32()); random.IntN(2) == 0 {
+				b[i] = near[random.IntN(len(near))]
+			}
+		}
+		want := slices.IndexFunc(b[:], func(c byte) bool { return c < 0x20 || c == '"' || c == '\\' })
+		got := bits.TrailingZeros64(special(binary.LittleEndian.Uint64(b[:]))) >> 3
+		if want < 0 {
+			want = 8
+		}
+		if got != want {
+			t.Fatalf("%x: found at %d, want %d", b, got, want)
+		}
+	}
 }

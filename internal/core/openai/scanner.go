@@ -157,10 +157,13 @@ const (
 // special marks, in the high bit of its byte, the lowest byte of x that ends a
 // run of ordinary string bytes: a quote, a backslash or a control character.
 // Marks above the lowest may be false: a borrow carries upwards only.
+//
+// With its second bit flipped a quote, 0x22, is 0x20, the space and what follows up to
+// the quote are above that, and control characters stay below.
 func special(x uint64) uint64 {
-	quote := x ^ everyByte*'"'
+	low := x ^ everyByte*0x02
 	slash := x ^ everyByte*'\\'
-	return ((quote-everyByte)&^quote | (slash-everyByte)&^slash | (x-everyByte*0x20)&^x) & highBits
+	return ((low-everyByte*0x21)&^low | (slash-everyByte)&^slash) & highBits
 }
 
 // str scans the string token whose opening quote is next. It returns the bytes

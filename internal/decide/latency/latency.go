@@ -76,6 +76,18 @@ func Duration(seconds float64) time.Duration {
 // Target is how long a request may take, in seconds; 0 is no bound.
 type Target struct{ First, Each float64 }
 
+// Outcome is what was predicted of an answer when its request was sent to a replica, and
+// what it took from then on.
+type Outcome struct {
+	Predicted Prediction // zero where too little was known
+	First     float64    // seconds to the first token; 0 where the answer was no stream
+	Each      float64    // seconds for each further token; 0 where that is not known
+	// Target is how long the answer was to take, from the request's arrival on, and
+	// Waited how much of it was over when the request was sent; in seconds.
+	Target Target
+	Waited float64
+}
+
 // Meets reports whether a target is more likely met than missed, and May whether at
 // least one of ten such requests meets it.
 func (p *Prediction) Meets(t Target) bool {

@@ -27,7 +27,7 @@ func pool(n int, r *rand.Rand) []Endpoint {
 		out[i] = Endpoint{Name: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Open: true,
 			InFlight: r.IntN(9), AtLoad: r.IntN(9), Tokens: int64(r.IntN(9000)),
 			Load: &replica.Load{At: t0.Add(-age),
-				Waiting: r.IntN(4), Running: r.IntN(20), KV: r.Float64(),
+				Waiting: r.IntN(4), Running: r.IntN(20), KV: r.Float64(), Blocks: 4096, BlockTokens: 16,
 				Adapters: &replica.Adapters{Running: []string{"a", fmt.Sprint(i % 7)}, Max: 4}},
 			Resident: &Residency{}}
 		out[i].Resident.Observe(out[i].Load.Adapters)

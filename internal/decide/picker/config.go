@@ -262,6 +262,7 @@ func Preset(name string) (Config, error) {
 	switch name {
 	case "", Default:
 		c.Name = Default
+		c.Filters = []Step{{Filter: filterRoom}}
 		c.Scorers = []Scorer{
 			{Name: "queue", Weight: 2},
 			{Name: "running", Weight: 1},
@@ -272,6 +273,7 @@ func Preset(name string) (Config, error) {
 			{Name: "session", Weight: 10},
 		}
 	case PredictedLatency:
+		c.Filters = []Step{{Filter: filterRoom}}
 		c.Scorers = []Scorer{
 			{Name: "queue", Weight: 1},
 			{Name: "running", Weight: 1},
@@ -285,6 +287,7 @@ func Preset(name string) (Config, error) {
 	case "llm-d":
 		c.Scorers = []Scorer{{Name: "llm-d-queue", Weight: 2}, {Name: "llm-d-kv", Weight: 2}, {Name: "llm-d-prefix", Weight: 3}}
 	case SharedPrefixes:
+		c.Filters = []Step{{Filter: filterRoom}}
 		c.Scorers = []Scorer{
 			{Name: "queue", Weight: 2},
 			{Name: "running", Weight: 1},

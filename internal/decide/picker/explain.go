@@ -128,6 +128,9 @@ func (c *Choice) notReporting(slot int32, by float64) {
 func (s *step) describe() string {
 	out := s.Filter
 	f := filters[s.Filter]
+	if f.why != "" {
+		return f.why
+	}
 	if f.waiting {
 		out += fmt.Sprintf(" waiting=%d", s.Waiting)
 	}
@@ -177,7 +180,7 @@ func (c *Choice) Reason() string {
 	}
 	p := c.trace.policy
 	for _, t := range c.trace.steps[:c.trace.n] {
-		if name := p.names[t.id]; name != filterDrop {
+		if name := p.names[t.id]; name != filterDrop && (t.left < t.in || filters[name].why == "") {
 			fmt.Fprintf(&b, "; %s %d of %d", name, t.left, t.in)
 		}
 	}

@@ -14,6 +14,9 @@ type filter struct {
 	run func(p *pick, s *step, set []int32) int
 	// Which thresholds it takes.
 	waiting, kv, probability bool
+	// why says of an endpoint what it is left out for; "" has the filter's name. A
+	// decision tells of such a filter only where it left something out.
+	why string
 }
 
 func (f filter) takes(s Step) error {
@@ -37,6 +40,9 @@ func (f filter) takes(s Step) error {
 // filterDrop is the filter that drops the request.
 const filterDrop = "drop"
 
+// filterRoom is the filter that the presets with scorers begin with.
+const filterRoom = "room"
+
 // filters are what a Step can name. Those of the Inference Extension go by
 // what an endpoint last said, as there, however old it is; one that never
 // said anything counts as idle.
@@ -55,6 +61,7 @@ var filters = map[string]filter{
 	"least-queue":      {run: leastQueue},
 	"least-kv":         {run: leastKV},
 	"least-request":    {run: leastRequest},
+	filterRoom:         {run: withRoom, why: "has no room in its KV memory for what it would compute of the prompt"},
 }
 
 var nothing replica.Load
@@ -225,4 +232,60 @@ func leastRequest(p *pick, _ *step, set []int32) int {
 		}
 	}
 	return kept
+}
+
+// able keeps the endpoints that can answer, and those that have less of the prompt to
+// compute than any of these. One that would compute again what another holds delays all
+// who wait behind: where a pool is nearly full, more is lost by that than won.
+func (p *pick) able(set []int32, can func(slot int32) bool) int {
+	const may = -1 // stands for the tokens of one that can
+	least := math.Inf(1)
+	tokens := p.out.values[:len(set)]
+	for i, slot := range set {
+		tokens[i] = float64(p.uncached(slot))
+		if can(slot) {
+			least = min(least, tokens[i])
+			tokens[i] = may
+		}
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	kept := 0
+	for i, slot := range set {
+		if tokens[i] == may || tokens[i] < least {
+			set[i], set[kept] = set[kept], slot
+			tokens[i], tokens[kept] = tokens[kept], tokens[i]
+			kept++
+		}
+	}
+	return kept
+}
+
+// withRoom keeps the endpoints whose KV memory has room for what they would compute of
+// the prompt, and those that would compute less. Where there is none, the request waits
+// in the engine's queue until others have ended, and all behind it wait too.
+func withRoom(p *pick, _ *step, set []int32) int {
+	for _, slot := range set {
+		if !p.hasRoom(slot, max(0, p.in.Tokens)) { // as hardly ever
+			return p.able(set, func(slot int32) bool { return p.hasRoom(slot, p.uncached(slot)) })
+		}
+	}
+	return len(set)
+}
+
+// hasRoom reports whether an endpoint has room for so many tokens: by what it last said,
+// as far as that is fresh, and by what we have sent there that is not begun. What it
+// holds for nobody is only cached.
+func (p *pick) hasRoom(slot int32, tokens int64) bool {
+	e := &p.in.Endpoints[slot]
+	l := load(e)
+	if l.Blocks <= 0 || l.BlockTokens <= 0 {
+		return true
+	}
+	size, kv := float64(l.Blocks)*float64(l.BlockTokens), part(l.KV)
+	needs := float64(max(0, e.Tokens)) + float64(tokens)
+	return (1-kv)*size >= needs ||
+		(1-p.freshness(p.in.Now.Sub(l.At))*kv)*size >= needs ||
+		e.InFlight <= 0 && l.Running <= 0 && l.Waiting <= 0
 }

@@ -2,7 +2,6 @@ package picker
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"roundhouse.dev/roundhouse/internal/decide/latency"
@@ -23,11 +22,8 @@ type Forecast struct {
 // work is what an endpoint has to do with the request and beside it.
 func (p *pick) work(slot int32) latency.Work {
 	e := &p.in.Endpoints[slot]
-	w := latency.Work{Uncached: max(0, p.in.Tokens), Ahead: max(0, e.Tokens), Running: float64(max(0, e.InFlight))}
-	if matched := p.out.matches.At(int(slot)); matched > 0 {
-		w.Cached = min(w.Uncached, int64(matched*p.index.config.BlockBytes/bytesPerToken))
-		w.Uncached -= w.Cached
-	}
+	w := latency.Work{Uncached: p.uncached(slot), Ahead: max(0, e.Tokens), Running: float64(max(0, e.InFlight))}
+	w.Cached = max(0, p.in.Tokens) - w.Uncached
 	l := e.Load
 	if l == nil || p.freshness(p.in.Now.Sub(l.At)) == 0 {
 		return w
@@ -42,44 +38,36 @@ func (p *pick) work(slot int32) latency.Work {
 	return w
 }
 
-// meets stands among the tokens that endpoints would compute for one that is predicted
-// to answer in time.
-const meets = -1
+// uncached is how many tokens of the prompt are new to an endpoint.
+func (p *pick) uncached(slot int32) int64 {
+	tokens := max(0, p.in.Tokens)
+	if matched := p.out.matches.At(int(slot)); matched > 0 {
+		tokens = max(0, tokens-int64(matched*p.index.config.BlockBytes/bytesPerToken))
+	}
+	return tokens
+}
 
 // inTime leaves out the endpoints that are predicted to miss the request's target,
 // where one meets it that has no more of the prompt to compute; none where nothing is
-// known. One that would compute again what another holds delays all who wait behind:
-// where a pool is nearly full, more requests are late by that than in time.
+// known.
 func (p *pick) inTime(set []int32) []int32 {
 	if p.in.Latency == nil || p.in.Target == (latency.Target{}) {
 		return set
 	}
-	least, may := math.Inf(1), false // tokens that one which meets it would compute
-	tokens := p.out.values[:len(set)]
-	for i, slot := range set {
+	known, may := true, false
+	kept := p.able(set, func(slot int32) bool {
 		w := p.work(slot)
 		f, ok := p.in.Latency.Predict(int(slot), &w)
-		if !ok {
-			return set
-		}
+		known = known && ok
 		may = may || f.May(p.in.Target)
-		tokens[i] = float64(w.Uncached)
-		if f.Meets(p.in.Target) {
-			least = min(least, tokens[i])
-			tokens[i] = meets
-		}
-	}
-	if math.IsInf(least, 1) {
+		return known && f.Meets(p.in.Target)
+	})
+	switch {
+	case !known:
+		return set
+	case kept == 0:
 		p.out.Late = !may
 		return set
-	}
-	kept := 0
-	for i, slot := range set {
-		if tokens[i] == meets || tokens[i] < least {
-			set[i], set[kept] = set[kept], slot
-			tokens[i], tokens[kept] = tokens[kept], tokens[i]
-			kept++
-		}
 	}
 	p.out.outOfTime(set[kept:])
 	return set[:kept]

@@ -94,12 +94,12 @@ func (p *Policy) Pick(in *Input, ix *Index, out *Choice) {
 	r := &out.run // not on the stack, from where it would escape
 	*r = pick{Policy: p, in: in, out: out, index: ix}
 	defer func() { *r = pick{} }()
+	if p.prefix && ix != nil {
+		ix.Match(in.Blocks, &out.matches)
+	}
 	if set = r.filter(p.steps, set); len(set) == 0 {
 		out.Outcome = Dropped
 		return
-	}
-	if p.prefix && ix != nil {
-		ix.Match(in.Blocks, &out.matches)
 	}
 	r.foresee(set)
 	set = r.inTime(set)
@@ -140,8 +140,8 @@ func (p *pick) filter(steps []step, set []int32) []int32 {
 }
 
 // nearNew and nearKnown are the parts of the weight of the scorers of load that
-// are too little to tell endpoints apart by: for a prompt whose beginning is
-// new, and for one of which something may be in a cache.
+// are too little to tell endpoints apart by: for a prompt that is new, and for one
+// of which half or more may be in a cache.
 const (
 	nearNew   = 0.03
 	nearKnown = 0.25
@@ -187,6 +187,14 @@ func (p *pick) best(set []int32) int {
 	return at
 }
 
+// alike is that part for the prompt: the more of it some endpoint was sent, the more.
+// To agree on where it belongs saves what is known of it; where that is only a
+// beginning, as all prompts of a pool may share, the load matters more.
+func (p *pick) alike() float64 {
+	known := min(1, 2*float64(p.out.matches.Longest)/float64(len(p.in.Blocks)))
+	return nearNew + (nearKnown-nearNew)*known
+}
+
 // penalizeSilent takes all that load counts for from the score of endpoints that
 // stopped reporting their load, so that they come after those that report it. It
 // does so only where at least one has reported for a while: all are silent while
@@ -216,10 +224,7 @@ func (p *pick) penalizeSilent(set []int32, total []float64) {
 // holds goes to one with room for it: those that hold half as many blocks more
 // than another of them are left out, so that few long prompts do not fall on one.
 func (p *pick) rendezvous(set []int32, total []float64, top float64) (at, n int) {
-	least := top - nearNew*p.near
-	if p.out.matches.Longest > 0 {
-		least = top - nearKnown*p.near
-	}
+	least := top - p.alike()*p.near
 	takes := func(i int, v float64) bool {
 		return v >= least && (v == top || p.affinity(p.out.requests[i], p.config.Balance) > 0)
 	}

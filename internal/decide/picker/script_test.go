@@ -133,6 +133,8 @@ func (s *script) endpoint(words []string) {
 				s.t.Fatal(err)
 			}
 			l.KV = kv
+		case "blocks":
+			l.Blocks, l.BlockTokens = s.number(v), 16
 		case "age":
 			age, err := time.ParseDuration(v)
 			if err != nil {

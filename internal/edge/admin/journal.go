@@ -16,6 +16,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/history"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
 	"roundhouse.dev/roundhouse/internal/state/journal"
 )
 
@@ -52,12 +53,40 @@ type Request struct {
 	Reason string `json:"reason,omitempty"`
 	// Failed: the service did not answer as it should have; ClientError: the request was
 	// refused for what its client did.
-	Failed      bool `json:"failed,omitempty"`
-	ClientError bool `json:"clientError,omitempty"`
+	Failed      bool     `json:"failed,omitempty"`
+	ClientError bool     `json:"clientError,omitempty"`
+	Latency     *Latency `json:"latency,omitempty"` // nil where nothing was predicted
 	// RequestBody and AnswerBody are told to the owner alone, who asks for them, of
 	// services that keep them.
 	RequestBody *Body `json:"requestBody,omitempty"`
 	AnswerBody  *Body `json:"answerBody,omitempty"`
+}
+
+// Latency is what was predicted of an answer when its request was sent to the replica,
+// and what it took, in milliseconds. The target counts from the request's arrival on, the
+// others from when it was sent.
+type Latency struct {
+	First    Judged  `json:"ttft"`
+	Each     Judged  `json:"tpot"`
+	WaitedMS float64 `json:"waitedMs"`
+}
+
+// Judged is a prediction beside what came. What is 0 is not known, or not asked for.
+type Judged struct {
+	PredictedMS float64 `json:"predictedMs,omitempty"` // the median
+	P90MS       float64 `json:"p90Ms,omitempty"`
+	TookMS      float64 `json:"tookMs,omitempty"`
+	TargetMS    float64 `json:"targetMs,omitempty"`
+}
+
+func latencyOf(o *latency.Outcome) *Latency {
+	if o == nil {
+		return nil
+	}
+	judged := func(p latency.Quantiles, took, target float64) Judged {
+		return Judged{PredictedMS: 1000 * p.P50, P90MS: 1000 * p.P90, TookMS: 1000 * took, TargetMS: 1000 * target}
+	}
+	return &Latency{First: judged(o.Predicted.First, o.First, o.Target.First), Each: judged(o.Predicted.Each, o.Each, o.Target.Each), WaitedMS: 1000 * o.Waited}
 }
 
 // Body is what is kept of a body.
@@ -80,6 +109,7 @@ type NumberedEvent struct {
 
 // RequestQuery selects requests.
 type RequestQuery struct {
+	ID     string // its own, which the answer's header X-Request-Id has; "" for all
 	Of     string // a service, NAMESPACE/NAME, or a model as requests name it; "" for all
 	Failed bool   // those that failed
 	// ClientErrors: those that were refused for what their clients did; with Failed
@@ -91,6 +121,9 @@ type RequestQuery struct {
 
 func (q RequestQuery) values() url.Values {
 	v := url.Values{}
+	if q.ID != "" {
+		v.Set("id", q.ID)
+	}
 	if q.Of != "" {
 		v.Set("of", q.Of)
 	}
@@ -110,7 +143,7 @@ func (q RequestQuery) values() url.Values {
 }
 
 func readRequestQuery(v url.Values) (q RequestQuery, err error) {
-	q.Of = v.Get("of")
+	q.ID, q.Of = v.Get("id"), v.Get("of")
 	for name, to := range map[string]*bool{"failed": &q.Failed, "clientErrors": &q.ClientErrors, "bodies": &q.Bodies} {
 		if *to, err = strconv.ParseBool(cmp.Or(v.Get(name), "false")); err != nil {
 			return q, fmt.Errorf("%s: %q is neither true nor false", name, v.Get(name))
@@ -130,14 +163,14 @@ func (q RequestQuery) match(r *journal.Request) bool {
 		wait = r.Duration
 	}
 	ended := !q.Failed && !q.ClientErrors || q.Failed && r.Failed() || q.ClientErrors && r.ClientError()
-	return (q.Of == "" || q.Of == r.Service || q.Of == r.Model) && ended && wait >= q.Slow
+	return (q.ID == "" || q.ID == r.ID) && (q.Of == "" || q.Of == r.Service || q.Of == r.Model) && ended && wait >= q.Slow
 }
 
 func requestOf(n uint64, r journal.Request) Request {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	out := Request{Number: n, Time: r.Time, ID: r.ID, Trace: r.Trace, Key: r.Key, Client: r.Client, Method: r.Method, Path: r.Path, Model: r.Model, Service: r.Service,
 		Replica: r.Replica, Status: r.Status, QueuedMS: ms(r.Queued), FirstByteMS: ms(r.FirstByte), DurationMS: ms(r.Duration), TokensPerSecond: r.Rate(),
-		BytesIn: r.Received, BytesOut: r.Sent, Tries: r.Tries, Retried: r.Retried, Cut: r.Cut, Reason: r.Reason, Failed: r.Failed(), ClientError: r.ClientError()}
+		BytesIn: r.Received, BytesOut: r.Sent, Tries: r.Tries, Retried: r.Retried, Cut: r.Cut, Reason: r.Reason, Failed: r.Failed(), ClientError: r.ClientError(), Latency: latencyOf(r.Latency)}
 	if u := r.Usage; u != nil {
 		out.PromptTokens, out.CachedTokens, out.CompletionTokens = u.PromptTokens, u.CachedTokens, u.CompletionTokens
 	}

@@ -329,7 +329,7 @@ func (x *exchange) settle() {
 			Reason: x.reason, OverLimit: x.refusedKey != ""}
 		e.Client, _, _ = net.SplitHostPort(r.RemoteAddr)
 		if g := x.proxy.grant; g != nil {
-			e.Replica, e.Queued = g.Replica(), g.Waited()
+			e.Replica, e.Queued, e.Latency = g.Replica(), g.Waited(), g.Latency()
 		}
 	}
 	observe.Write(&x.seen, x.gw.metrics, x.gw.cfg.Ended, e, time.Now())

@@ -30,6 +30,7 @@ type pace struct {
 	target  routing.LatencyTarget
 	sent    time.Time // to its replica
 	began   time.Time // its answer, with the first token; zero before
+	each    float64   // seconds that each further token took; 0 while that is not known
 	at      latency.Place
 	picker.Forecast
 }
@@ -158,7 +159,26 @@ func (g *Grant) lastToken(o *Outcome, now time.Time) latency.Lesson {
 	if g.reservation.slot == nil || t.began.IsZero() || tokens < 2 || o.Failed != nil {
 		return latency.Lesson{}
 	}
+	t.each = now.Sub(t.began).Seconds() / float64(tokens-1)
 	return g.pool.entry.learner.each(t, now.Sub(t.began), tokens-1)
+}
+
+// Latency is what was predicted of the answer and what it took, for a request that is
+// done; nil where nothing was predicted and nothing asked for.
+func (g *Grant) Latency() *latency.Outcome {
+	t := &g.pace
+	if t.sent.IsZero() || !t.Known && t.target == (routing.LatencyTarget{}) {
+		return nil
+	}
+	o := &latency.Outcome{Each: t.each, Target: latency.Target{First: t.target.First.Seconds(), Each: t.target.Each.Seconds()},
+		Waited: t.sent.Sub(t.arrived).Seconds()}
+	if t.Known {
+		o.Predicted = t.Prediction
+	}
+	if !t.began.IsZero() {
+		o.First = t.began.Sub(t.sent).Seconds()
+	}
+	return o
 }
 
 // Latency is how well a pool's predictions of latency have held lately.

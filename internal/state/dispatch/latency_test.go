@@ -166,6 +166,58 @@ func TestTargetsOfObjects(t *testing.T) {
 	})
 }
 
+// TestOutcomeBesidePrediction: a request that is done tells what was predicted of its
+// answer and what it took, from the try that was answered.
+func TestOutcomeBesidePrediction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near := func(got, want float64) bool { return got > 0.9*want && got < 1.1*want }
+		fresh, _ := start(t, nil)
+		fresh.SetPool(pool1(0, ready("a")...))
+		g := mustAdmit(t, fresh)
+		g.Done(Outcome{})
+		if o := g.Latency(); o != nil {
+			t.Errorf("where nothing is predicted: %+v", o)
+		}
+
+		d := taught(t)
+		g, err := d.Admit(t.Context(), Request{Model: "iris", Header: slo(routing.HeaderFirst[0], "300")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		g.FirstByte()
+		g.FirstToken()
+		time.Sleep(90 * time.Millisecond)
+		g.Done(Outcome{Tokens: 10})
+		o := g.Latency()
+		if o == nil || !near(o.Predicted.First.P50, 0.1) || !near(o.Predicted.Each.P50, 0.005) || !near(o.First, 0.2) || !near(o.Each, 0.01) || o.Target.First != 0.3 || o.Waited != 0 {
+			t.Errorf("%+v", o)
+		}
+
+		// An answer that is no stream has no first token to be seen, and one that was moved
+		// has only what its last replica did.
+		g = mustAdmit(t, d)
+		time.Sleep(50 * time.Millisecond)
+		g.FirstByte()
+		g.Done(Outcome{Usage: Usage{Completion: 10}})
+		if o := g.Latency(); o == nil || o.First != 0 || o.Each != 0 || !near(o.Predicted.First.P50, 0.1) {
+			t.Errorf("no stream: %+v", o)
+		}
+		g = mustAdmit(t, d)
+		time.Sleep(time.Second)
+		if err := g.Retry(t.Context(), errors.New("refused")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		g.FirstByte()
+		g.FirstToken()
+		g.Done(Outcome{Tokens: 1})
+		if o := g.Latency(); o == nil || !near(o.First, 0.1) || o.Each != 0 || o.Waited < 1 {
+			t.Errorf("after a try that failed: %+v", o)
+		}
+	})
+}
+
 // TestPredictionsAreJudged: what answers took is held against what was predicted.
 func TestPredictionsAreJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

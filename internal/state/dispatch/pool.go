@@ -295,7 +295,7 @@ func (p *pool) reserve(g *Grant, x *slot, now time.Time) {
 	g.reservation = reservation{slot: x, uncached: p.entry.choice.Uncached, cached: p.entry.cachedBlocks, awaiting: true, since: now}
 	g.replica, g.address, g.rank, g.grpc, g.config = x.endpoint.id, x.address, x.rank, x.grpc, x.config
 	x.endpoint.tokens.Add(g.reservation.uncached)
-	g.pace.sent, g.pace.began, g.pace.Forecast = now, time.Time{}, p.entry.choice.Forecast
+	g.pace.sent, g.pace.began, g.pace.each, g.pace.Forecast = now, time.Time{}, 0, p.entry.choice.Forecast
 	g.pace.at = p.entry.memory.latency.Place(x.number)
 	p.entry.await(x)
 	p.reservePrefill(g, now)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/openai"
+	"roundhouse.dev/roundhouse/internal/decide/latency"
 )
 
 // keptRequests is how many requests are kept, about 1 MB of them.
@@ -38,6 +39,8 @@ type Request struct {
 	// OverLimit: because the API key is over its limits.
 	Reason    string
 	OverLimit bool
+	// Latency is what was predicted of the answer and what it took; nil where nothing was.
+	Latency *latency.Outcome
 	// Bodies are nil unless the service asks to keep them; [Requests.Bodies] reads them.
 	Bodies *Bodies
 }

@@ -2,6 +2,8 @@ package replay
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -92,6 +94,70 @@ func TestPredictedLatencyAgainstLLMD(t *testing.T) {
 		t.Logf("%s at %g/s, %d blocks: %v", c.workload, c.rate, c.blocks, inTime)
 		if ours := inTime[picker.PredictedLatency]; ours < inTime["llm-d"] || ours < inTime[picker.Default]-0.02 {
 			t.Errorf("%s at %g/s: in time %v", c.workload, c.rate, inTime)
+		}
+	}
+}
+
+// longPrompts are replayed on engines of little memory: their prompts are of up to
+// 20,000 tokens, and share the first 512 where shared says so.
+func longPrompts(t *testing.T, policy picker.Config, rate float64, shared bool) Quantiles {
+	t.Helper()
+	const beginning = 512
+	random := rand.New(rand.NewPCG(1, 9))
+	trace := &Trace{}
+	at := 0.0
+	for n := range uint64(1500) {
+		at += random.ExpFloat64() / rate
+		r := Request{At: time.Duration(at * 1e9), Prompt: beginning + int(1000*math.Exp(3*random.Float64())), Output: between(random, 32, 512)}
+		source := n
+		if shared {
+			source = 0
+		}
+		r.Keys = text(text(nil, beginning, source), r.Prompt-beginning, 1<<32+n)
+		trace.Requests = append(trace.Requests, r)
+	}
+	cfg := DefaultConfig()
+	cfg.Engines, cfg.Picker, cfg.Physics.KVBlocks = 32, &policy, 2048
+	result, err := Run(cfg, trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.Summarize(2 * time.Second).First
+}
+
+func preset(t *testing.T, name string) picker.Config {
+	t.Helper()
+	c, err := picker.Preset(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestSharedBeginning: prompts that share their first 512 tokens, as those of one
+// application do, and are long and different from there on, wait no longer than if
+// they shared nothing. What they share must not lead them to the same engines.
+func TestSharedBeginning(t *testing.T) {
+	for _, name := range []string{picker.Default, picker.PredictedLatency} {
+		policy := preset(t, name)
+		alone, ours := longPrompts(t, policy, 12, false), longPrompts(t, policy, 12, true)
+		t.Logf("%s: p90 %.3f s, %.3f s where nothing is shared", name, ours.P90, alone.P90)
+		if ours.P90 > 1.05*alone.P90 {
+			t.Errorf("%s: p90 %.3f s, %.3f s where nothing is shared", name, ours.P90, alone.P90)
+		}
+	}
+}
+
+// TestRoomForLongPrompts: a long prompt goes to an engine whose memory has room for it.
+func TestRoomForLongPrompts(t *testing.T) {
+	for _, name := range []string{picker.Default, picker.PredictedLatency} {
+		policy := preset(t, name)
+		ours := longPrompts(t, policy, 16, true)
+		policy.Filters = nil
+		without := longPrompts(t, policy, 16, true)
+		t.Logf("%s: p90 %.3f s, %.3f s without the filter", name, ours.P90, without.P90)
+		if ours.P90 > 0.7*without.P90 || ours.P99 > without.P99 {
+			t.Errorf("%s: %+v, without the filter %+v", name, ours, without)
 		}
 	}
 }
