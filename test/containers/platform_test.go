@@ -69,8 +69,8 @@ func revision(name string) func(k service.Key, s platformtest.Server) workload.R
 			c := workload.Component{Role: service.Role(role), Process: &workload.Process{
 				Env: append(s.Env(), corev1.EnvVar{Name: "HOST", Value: "0.0.0.0"}), Liveness: s.Liveness, Standby: s.Standby(),
 				MemoryBytes: s.Memory,
-				Readiness: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(port)}}},
-				Container: &workload.Container{Image: name, Pull: corev1.PullIfNotPresent, Port: port}}}
+				Readiness:   &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(port)}}},
+				Container:   &workload.Container{Image: name, Pull: corev1.PullIfNotPresent, Port: port}}}
 			if s.Grace > 0 {
 				c.Process.TerminationGrace = &s.Grace
 			}

@@ -183,7 +183,9 @@ func TestAgent(t *testing.T) {
 	list("oak=oak-1", "ash=bad", "elm=gone")
 	has("oak=xgboost oak-1")
 	says("oak", func(g replica.Guest) bool { return g.Loaded })
-	says("ash", func(g replica.Guest) bool { return !g.Loaded && g.Failures > 0 && g.Message == "no tree: xgboost bad<nil>" })
+	says("ash", func(g replica.Guest) bool {
+		return !g.Loaded && g.Failures > 0 && g.Message == "no tree: xgboost bad<nil>"
+	})
 	says("elm", func(g replica.Guest) bool { return !g.Loaded && g.Failures > 0 && strings.Contains(g.Message, "404") })
 
 	// Other files replace those that were there.
