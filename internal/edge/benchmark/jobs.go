@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/load"
+	"roundhouse.dev/roundhouse/internal/state/wakeup"
 )
 
 // State is how far a job is, in OME's words.
@@ -62,7 +63,7 @@ type Store interface {
 // ended is run again. It is safe for concurrent use.
 type Jobs struct {
 	cfg     JobsConfig
-	changed chan struct{}
+	changed wakeup.Bell
 
 	mu       sync.Mutex
 	outcomes map[service.Key]Outcome
@@ -78,7 +79,7 @@ type tries struct {
 
 // NewJobs makes a runner with the outcomes that are stored.
 func NewJobs(cfg JobsConfig) *Jobs {
-	j := &Jobs{cfg: cfg, changed: make(chan struct{}, 1), outcomes: map[service.Key]Outcome{}, tries: map[service.Key]tries{}}
+	j := &Jobs{cfg: cfg, changed: wakeup.New(), outcomes: map[service.Key]Outcome{}, tries: map[service.Key]tries{}}
 	stored, err := cfg.Store.Load()
 	if err != nil {
 		cfg.Log.Warn("not all reports of benchmarks can be read", "error", err)
@@ -95,12 +96,7 @@ func NewJobs(cfg JobsConfig) *Jobs {
 }
 
 // Changed has the jobs looked at again.
-func (j *Jobs) Changed() {
-	select {
-	case j.changed <- struct{}{}:
-	default:
-	}
-}
+func (j *Jobs) Changed() { j.changed.Ring() }
 
 // Outcome is what is known of a job.
 func (j *Jobs) Outcome(k service.Key, mark string) Outcome {
@@ -121,26 +117,10 @@ func (j *Jobs) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		next, again := j.next(time.Now())
 		if next == nil {
-			j.sleep(ctx, again)
+			j.changed.Sleep(ctx, again)
 			continue
 		}
 		j.run(ctx, next)
-	}
-}
-
-// sleep returns once the jobs have changed, one is to be tried again, or ctx has ended.
-// A zero time is never.
-func (j *Jobs) sleep(ctx context.Context, until time.Time) {
-	var due <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-j.changed:
-	case <-due:
-	case <-ctx.Done():
 	}
 }
 
@@ -196,7 +176,7 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 		defer close(watched)
 		for {
 			select {
-			case <-j.changed:
+			case <-j.changed.Rung():
 				if !j.wanted(job) {
 					cancel()
 					j.Changed() // for Run
