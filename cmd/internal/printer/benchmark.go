@@ -66,6 +66,9 @@ func DescribeBenchmark(out io.Writer, o admin.Object) error {
 	if b.Reason != "" {
 		_, _ = fmt.Fprintf(out, "Reason:     %s\n", b.Reason)
 	}
+	if b.Output != "" {
+		_, _ = fmt.Fprintf(out, "Output:     %s\n", b.Output)
+	}
 	if r := b.Report; !r.Started.IsZero() {
 		_, _ = fmt.Fprintf(out, "Started:    %s\n", r.Started.Format(time.RFC3339))
 		if !r.Ended.IsZero() {
@@ -73,6 +76,9 @@ func DescribeBenchmark(out io.Writer, o admin.Object) error {
 		}
 	}
 	_, _ = fmt.Fprintln(out)
+	if b.Details != "" {
+		_, _ = fmt.Fprintln(out, b.Details)
+	}
 	if len(b.Report.Points) == 0 {
 		return nil
 	}

@@ -46,6 +46,8 @@ type JobsConfig struct {
 	List func() []Job
 	// Target is whose answers a job measures.
 	Target func(*load.Job) Target
+	// Keep writes the report of a job to its output.
+	Keep func(context.Context, *load.Job, load.Report) error
 	// Store keeps outcomes over restarts.
 	Store Store
 	Log   *slog.Logger
@@ -191,16 +193,16 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 	defer j.begin(service.Key{})
 	o := Outcome{Mark: job.Mark, State: Running, Reason: j.Outcome(job.Key, job.Mark).Reason}
 	j.keep(job.Key, o)
-	loads, err := job.Plan()
-	planned := err == nil
-	if planned {
-		b := &Benchmark{Target: j.cfg.Target(&job.Job), Loads: loads, Done: func(r load.Report) {
+	b, err := j.benchmark(job)
+	prepared := err == nil
+	if prepared {
+		b.Done = func(r load.Report) {
 			o.Reason, o.Report = "", r
 			o.Report.Points = append([]load.Point{}, r.Points...)
 			if running.Err() == nil {
 				j.keep(job.Key, o)
 			}
-		}}
+		}
 		o.Report, err = b.Run(running)
 	}
 	cut := running.Err() != nil
@@ -211,7 +213,7 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 		return // it is run again, or is gone
 	case err == nil:
 		o.State, o.Reason = Completed, ""
-	case planned && len(o.Report.Points) == 0 && j.again(job, err):
+	case prepared && Unanswered(o.Report, err) && j.again(job, err):
 		o.State, o.Reason = Pending, fmt.Sprintf("its first request was not answered, and is tried again for up to %.0f minutes: %v", patience.Minutes(), err)
 	default:
 		o.State, o.Reason = Failed, err.Error()
@@ -219,6 +221,24 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 	}
 	j.keep(job.Key, o)
 	j.Changed() // what came while it ran
+}
+
+// benchmark is that of a job, or why there is none.
+func (j *Jobs) benchmark(job *Job) (*Benchmark, error) {
+	loads, err := job.Plan()
+	if err != nil {
+		return nil, err
+	}
+	b := &Benchmark{Target: j.cfg.Target(&job.Job), Loads: loads}
+	if file, local := service.LocalPath(job.Dataset); local && file != "" {
+		if b.Prompts, err = OpenPrompts(file, b.Target.API); err != nil {
+			return nil, fmt.Errorf("spec.dataset: %w", err)
+		}
+	}
+	if job.Output.URI != "" {
+		b.Keep = func(ctx context.Context, r load.Report) error { return j.cfg.Keep(ctx, &job.Job, r) }
+	}
+	return b, nil
 }
 
 // begin notes the job that runs from now on.
