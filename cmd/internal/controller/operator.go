@@ -27,6 +27,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/benchmarks"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
@@ -59,11 +60,13 @@ type operator struct {
 	podUse   *podmetrics.Reader
 	meter    *metering.Meter
 	reserves *reserves.Keeper
-	calls    *kube.Calls
-	measures *measures
-	registry *prometheus.Registry
-	models   string        // temporary folder, "" for none
-	led      chan struct{} // closed once the fleet is restored
+	// benchmarks are BenchmarkJobs.
+	benchmarks *benchmarks.Keeper
+	calls      *kube.Calls
+	measures   *measures
+	registry   *prometheus.Registry
+	models     string        // temporary folder, "" for none
+	led        chan struct{} // closed once the fleet is restored
 }
 
 // Names in the system namespace.
@@ -90,7 +93,7 @@ func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log
 	if err := op.installCRDs(ctx); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet, op.newReserves} {
+	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet, op.newReserves, op.newBenchmarks} {
 		if err := build(cfg); err != nil {
 			return nil, errors.Join(err, op.close())
 		}
@@ -236,7 +239,7 @@ func (op *operator) newFleet(cfg *rest.Config) error {
 	}
 	op.meter = metering.New(metering.Config{Store: records.NewUsage(direct, op.opts.system), Log: op.log})
 	op.fleet, err = fleet.New(fleet.Config{Usage: op.meter, Signals: op.signals, Platform: guarded{op.platform, op.records.OtherInstallation}, Store: op.records, Models: models, Traffic: op.traffic, Routing: op.routes,
-		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Delivery: op.opts.delivery, Report: op.report, Reconciled: op.measures.reconciled, Log: op.log})
+		Catalog: runtimes, URL: op.opts.address, Cluster: true, Image: op.opts.image, Delivery: op.opts.delivery, Report: op.report, Applied: op.applied, Reconciled: op.measures.reconciled, Log: op.log})
 	op.routes.fleet, op.routes.writer, op.routes.source = op.fleet, op.writer, op.source
 	return err
 }
@@ -363,6 +366,7 @@ func (op *operator) lead(ctx context.Context) error {
 	var others sync.WaitGroup
 	others.Go(func() { op.routes.run(ctx) })
 	others.Go(func() { op.keepReserves(ctx) })
+	others.Go(func() { op.benchmarks.Run(ctx) })
 	others.Go(func() { op.podUse.Run(ctx) })
 	others.Go(func() {
 		if err := scaler.Serve(ctx); err != nil {
