@@ -51,13 +51,13 @@ func (b *benchmarks) list() []benchmark.Job {
 // Of is a benchmark as the admin API shows it.
 func (b *benchmarks) Of(o fleet.Object) admin.Benchmark {
 	is := b.jobs.Outcome(o.Key, o.Mark())
-	is.Report.Target = subject(o.Benchmark)
+	is.Report.Target = o.Benchmark.Subject()
 	return admin.Benchmark{State: string(is.State), Reason: is.Reason, Target: is.Report.Target, Output: service.RedactURI(o.Benchmark.Output.URI), Report: is.Report}
 }
 
 // keep writes the report of a job to its output.
 func (b *benchmarks) keep(ctx context.Context, j *load.Job, r load.Report) error {
-	r.Target = subject(j)
+	r.Target = j.Subject()
 	return WriteReport(ctx, j.Output, r, b.log)
 }
 
@@ -76,14 +76,6 @@ func inRegion(region string) *artifact.Credentials {
 		return nil
 	}
 	return &artifact.Credentials{Region: region}
-}
-
-// subject names what a job measures.
-func subject(j *load.Job) string {
-	if j.URL != "" {
-		return service.RedactURI(j.URL)
-	}
-	return j.Service.String()
 }
 
 func (b *benchmarks) target(j *load.Job) benchmark.Target {

@@ -54,7 +54,11 @@ func benchmarks(out io.Writer, list []admin.Object) error {
 	rows := make([][]string, len(list))
 	for i, o := range list {
 		b := o.Benchmark
-		rows[i] = []string{o.Namespace, o.Name, b.State, fmt.Sprintf("%d/%d", len(b.Report.Points), b.Report.Planned), b.Target}
+		points := "-" // not begun, or not told, as by a cluster
+		if b.Report.Planned > 0 {
+			points = fmt.Sprintf("%d/%d", len(b.Report.Points), b.Report.Planned)
+		}
+		rows[i] = []string{o.Namespace, o.Name, b.State, points, b.Target}
 	}
 	return t.print(rows...)
 }

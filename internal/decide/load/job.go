@@ -38,6 +38,14 @@ type Job struct {
 	Pod Pod `json:"pod,omitzero"`
 }
 
+// Subject names what is measured.
+func (j *Job) Subject() string {
+	if j.URL != "" {
+		return service.RedactURI(j.URL)
+	}
+	return j.Service.String()
+}
+
 // Output is where a report is written.
 type Output struct {
 	// URI is of the file: file://, pvc://, s3://, gs://, az:// or https:// of Azure; ""

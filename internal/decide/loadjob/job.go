@@ -140,7 +140,9 @@ func mount(pod *corev1.PodSpec, c *corev1.Container, name, at, uri string, readO
 	if !ok {
 		return
 	}
-	same := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim })
+	same := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+	})
 	if same >= 0 {
 		name = pod.Volumes[same].Name
 	} else {

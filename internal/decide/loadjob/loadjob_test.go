@@ -143,7 +143,7 @@ func TestDecide(t *testing.T) {
 	b := read(t, plain)
 	changed := read(t, plain)
 	changed.Mark = "9"
-	running, begun := job(b, "", ""), Status{State: Pending, Started: start}
+	running, begun := job(b, "", ""), Status{State: Pending, Started: start, Job: JobName(b)}
 	done, failed := job(b, batchv1.JobComplete, ""), job(b, batchv1.JobFailed, "Job was active longer than specified deadline")
 	going := job(changed, "", "")
 	going.DeletionTimestamp = &metav1.Time{Time: start}
@@ -161,7 +161,7 @@ func TestDecide(t *testing.T) {
 		"a former spec's":     {[]*batchv1.Job{job(changed, batchv1.JobComplete, "")}, nil, Decision{Delete: []string{JobName(changed)}, Status: Status{State: Pending, Details: "waits until the pod of the former Job has ended"}}},
 		"a former spec's end": {[]*batchv1.Job{going}, nil, Decision{Status: Status{State: Pending, Details: "waits until the pod of the former Job has ended"}}},
 		"no pod": {[]*batchv1.Job{running}, nil, Decision{Status: with(begun, func(s *Status) {
-			s.Details = "its Job " + running.Name + " has no pod yet: `kubectl describe job " + running.Name + " -n team` says why"
+			s.Details = "it has no pod yet: `kubectl describe job " + running.Name + " -n team` says why"
 		})}},
 		"no node": {[]*batchv1.Job{running}, []*corev1.Pod{pod(running, func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available."}}
@@ -176,15 +176,15 @@ func TestDecide(t *testing.T) {
 			}),
 			pod(running, exits(137, "Error", ""))}, Decision{Status: with(begun, func(s *Status) { s.State = Running })}},
 		"measured": {[]*batchv1.Job{done}, []*corev1.Pod{pod(done, exits(0, "Completed", "D(10,5), 1 at once: 10 requests\n"))},
-			Decision{Status: Status{State: Completed, Started: start, Completed: ended, Details: "D(10,5), 1 at once: 10 requests"}}},
-		"measured, pod gone": {[]*batchv1.Job{done}, nil, Decision{Status: Status{State: Completed, Started: start, Completed: ended}}},
+			Decision{Status: Status{State: Completed, Job: JobName(b), Started: start, Completed: ended, Details: "D(10,5), 1 at once: 10 requests"}}},
+		"measured, pod gone": {[]*batchv1.Job{done}, nil, Decision{Status: Status{State: Completed, Job: JobName(b), Started: start, Completed: ended}}},
 		"failed": {[]*batchv1.Job{failed}, []*corev1.Pod{pod(failed, exits(1, "Error", "404 Not Found: no such model\nD(10,5), 1 at once: 10 requests"))},
-			Decision{Status: Status{State: Failed, Started: start, Completed: ended, Failure: "404 Not Found: no such model", Details: "D(10,5), 1 at once: 10 requests"}}},
+			Decision{Status: Status{State: Failed, Job: JobName(b), Started: start, Completed: ended, Failure: "404 Not Found: no such model", Details: "D(10,5), 1 at once: 10 requests"}}},
 		"failed without a word": {[]*batchv1.Job{failed}, []*corev1.Pod{pod(failed, exits(3, "Error", ""))},
-			Decision{Status: Status{State: Failed, Started: start, Completed: ended, Failure: "its pod ended with the exit code 3: `kubectl logs job/" + failed.Name + " -n team` says why"}}},
+			Decision{Status: Status{State: Failed, Job: JobName(b), Started: start, Completed: ended, Failure: "its pod ended with the exit code 3: `kubectl logs job/" + failed.Name + " -n team` says why"}}},
 		"too large": {[]*batchv1.Job{failed}, []*corev1.Pod{pod(failed, exits(137, "OOMKilled", ""))},
-			Decision{Status: Status{State: Failed, Started: start, Completed: ended, Failure: "its pod was killed for its memory: write a larger limit into podOverride.resources, or fewer clients"}}},
-		"too long": {[]*batchv1.Job{failed}, nil, Decision{Status: Status{State: Failed, Started: start, Completed: ended, Failure: "Job was active longer than specified deadline"}}},
+			Decision{Status: Status{State: Failed, Job: JobName(b), Started: start, Completed: ended, Failure: "its pod was killed for its memory: write a larger limit into podOverride.resources, or fewer clients"}}},
+		"too long": {[]*batchv1.Job{failed}, nil, Decision{Status: Status{State: Failed, Job: JobName(b), Started: start, Completed: ended, Failure: "Job was active longer than specified deadline"}}},
 	} {
 		if got := Decide(b, c.jobs, c.pods); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, c.want)
@@ -195,9 +195,9 @@ func TestDecide(t *testing.T) {
 // A status is written once, with the line of what has no effect, and keeps what a pod said
 // that is gone.
 func TestOver(t *testing.T) {
-	s := Status{State: Completed, Started: start, Completed: start.Add(time.Minute), Details: "measured", Warnings: "No effect: spec.a: none"}
+	s := Status{State: Completed, Started: start, Completed: start.Add(time.Minute), Job: "j", Details: "measured", Warnings: "No effect: spec.a: none"}
 	first := s.Over(nil, start)
-	want := map[string]any{"state": "Completed", "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:01:00Z", "lastReconcileTime": "2026-01-01T00:00:00Z", "details": "measured\nNo effect: spec.a: none"}
+	want := map[string]any{"state": "Completed", "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:01:00Z", "lastReconcileTime": "2026-01-01T00:00:00Z", "details": "Job j\nmeasured\nNo effect: spec.a: none"}
 	if !reflect.DeepEqual(first, want) {
 		t.Errorf("%v", first)
 	}
@@ -207,6 +207,10 @@ func TestOver(t *testing.T) {
 	s.Details = ""
 	if gone := s.Over(first, start.Add(time.Hour)); !reflect.DeepEqual(gone, first) {
 		t.Errorf("forgotten: %v", gone)
+	}
+	s.Job = "k"
+	if other := s.Over(first, start); other["details"] != "Job k\nNo effect: spec.a: none" {
+		t.Errorf("what another Job measured: %v", other)
 	}
 	s = Status{State: Failed, Failure: "why"}
 	if other := s.Over(first, start.Add(time.Hour)); !reflect.DeepEqual(other, map[string]any{"state": "Failed", "failureMessage": "why", "lastReconcileTime": "2026-01-01T01:00:00Z"}) {
@@ -230,5 +234,42 @@ func TestBounds(t *testing.T) {
 	b.Parameters = map[string]any{"a": "$(HOME)"}
 	if args := arguments(b, env); !slices.Contains(args, `--param=a="$$(HOME)"`) {
 		t.Errorf("%q", args)
+	}
+}
+
+// What is written is read again, unless it is of an earlier spec.
+func TestRead(t *testing.T) {
+	b, changed := read(t, plain), read(t, plain)
+	changed.Mark = "9"
+	b.Warnings = []string{"spec.a: none"}
+	done, failed := job(b, batchv1.JobComplete, ""), job(b, batchv1.JobFailed, "")
+	for name, c := range map[string]struct {
+		jobs []*batchv1.Job
+		pods []*corev1.Pod
+		why  string
+	}{
+		"pending":  {nil, nil, ""},
+		"waits":    {[]*batchv1.Job{job(b, "", "")}, nil, "it has no pod yet: `kubectl describe job " + JobName(b) + " -n team` says why"},
+		"measured": {[]*batchv1.Job{done}, []*corev1.Pod{pod(done, exits(0, "", "a\nb"))}, ""},
+		"failed":   {[]*batchv1.Job{failed}, []*corev1.Pod{pod(failed, exits(1, "", "why\na"))}, "why"},
+	} {
+		want := Decide(b, c.jobs, c.pods).Status
+		got, why := Read(b, want.Over(nil, start))
+		want.Failure = ""
+		if want.State == Pending {
+			want = Status{State: Pending, Warnings: want.Warnings}
+		}
+		if !reflect.DeepEqual(got, want) || why != c.why {
+			t.Errorf("%s: %+v, %q; want %+v, %q", name, got, why, want, c.why)
+		}
+		if old, _ := Read(changed, want.Over(nil, start)); old.State != Pending {
+			t.Errorf("%s: of an earlier spec: %+v", name, old)
+		}
+	}
+	if s, why := Read(b, nil); s.State != Pending || why != "no controller has reported its state" {
+		t.Errorf("%+v, %q", s, why)
+	}
+	if s, why := Read(b, map[string]any{"state": Failed, "failureMessage": "spec.x: is wrong"}); s.State != Pending || why != "spec.x: is wrong" {
+		t.Errorf("%+v, %q", s, why)
 	}
 }

@@ -29,7 +29,9 @@ type Status struct {
 	State              string
 	Started, Completed time.Time
 	Failure            string
-	Details            string
+	// Job is the one that the rest is of; "" while there is none.
+	Job     string
+	Details string
 	// Warnings is a line of which fields have no effect.
 	Warnings string
 }
@@ -39,6 +41,9 @@ const (
 	maxFailure  = 1 << 10
 	maxWarnings = 1 << 10
 )
+
+// noEffect begins the line of warnings.
+const noEffect = "No effect: "
 
 // Decision is what is to be done for a benchmark.
 type Decision struct {
@@ -54,7 +59,7 @@ type Decision struct {
 func Decide(b *Benchmark, jobs []*batchv1.Job, pods []*corev1.Pod) Decision {
 	d := Decision{Status: Status{State: Pending}}
 	if len(b.Warnings) > 0 {
-		d.Status.Warnings = excerpt.Of("No effect: "+strings.Join(b.Warnings, "; "), maxWarnings)
+		d.Status.Warnings = excerpt.Of(noEffect+strings.Join(b.Warnings, "; "), maxWarnings)
 	}
 	var mine *batchv1.Job
 	former := false
@@ -98,6 +103,7 @@ func last(j *batchv1.Job, pods []*corev1.Pod) *corev1.Pod {
 
 // observe says how far a Job is.
 func observe(s *Status, j *batchv1.Job, pod *corev1.Pod) {
+	s.Job = j.Name
 	if j.Status.StartTime != nil {
 		s.Started = j.Status.StartTime.Time
 	}
@@ -117,7 +123,7 @@ func observe(s *Status, j *batchv1.Job, pod *corev1.Pod) {
 	}
 	switch {
 	case pod == nil:
-		s.Details = fmt.Sprintf("its Job %s has no pod yet: `kubectl describe job %s -n %s` says why", j.Name, j.Name, j.Namespace)
+		s.Details = fmt.Sprintf("it has no pod yet: `kubectl describe job %s -n %s` says why", j.Name, j.Namespace)
 	case pod.Status.Phase == corev1.PodRunning:
 		s.State = Running
 	default:
@@ -190,12 +196,18 @@ func (s Status) Over(before map[string]any, now time.Time) map[string]any {
 	if s.Failure != "" {
 		out["failureMessage"] = s.Failure
 	}
-	details := s.Details
-	if was, _ := before["details"].(string); details == "" && !s.Completed.IsZero() && before["state"] == s.State && before["completionTime"] == out["completionTime"] {
-		details, _, _ = strings.Cut(was, "No effect: ")
+	details, job := s.Details, ""
+	if s.Job != "" {
+		job = "Job " + s.Job
 	}
-	if details = strings.TrimSpace(strings.TrimSpace(details) + "\n" + s.Warnings); details != "" {
-		out["details"] = details
+	if was, _ := before["details"].(string); details == "" && !s.Completed.IsZero() && before["state"] == s.State {
+		if rest, same := strings.CutPrefix(was, job+"\n"); same {
+			details, _, _ = strings.Cut(rest, noEffect)
+		}
+	}
+	lines := slices.DeleteFunc([]string{job, strings.TrimSpace(details), s.Warnings}, func(line string) bool { return line == "" })
+	if len(lines) > 0 {
+		out["details"] = strings.Join(lines, "\n")
 	}
 	have := maps.Clone(before)
 	delete(have, "lastReconcileTime")
@@ -208,3 +220,34 @@ func (s Status) Over(before map[string]any, now time.Time) map[string]any {
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// Read reads what stands in a manifest: the state, why it is not another, and what was
+// measured. What is said of an earlier spec does not count.
+func Read(b *Benchmark, status map[string]any) (s Status, why string) {
+	text := func(name string) string {
+		t, _ := status[name].(string)
+		return t
+	}
+	at := func(name string) time.Time {
+		t, _ := time.Parse(time.RFC3339, text(name)) // none is zero
+		return t
+	}
+	details, warnings, _ := strings.Cut(text("details"), noEffect)
+	if warnings != "" {
+		warnings = noEffect + warnings
+	}
+	job, rest, _ := strings.Cut(details, "\n")
+	own := job == "Job "+JobName(b)
+	switch state := text("state"); {
+	case state == "":
+		return Status{State: Pending}, "no controller has reported its state"
+	case state == Pending && strings.HasPrefix(job, "Job "):
+		return Status{State: Pending, Warnings: warnings}, strings.TrimSpace(rest)
+	case state == Pending:
+		return Status{State: Pending, Warnings: warnings}, strings.TrimSpace(details)
+	case !own:
+		return Status{State: Pending}, cmp.Or(text("failureMessage"), "the controller has not looked at its latest change yet")
+	default:
+		return Status{State: state, Started: at("startTime"), Completed: at("completionTime"), Job: JobName(b), Details: strings.TrimSpace(rest), Warnings: warnings}, text("failureMessage")
+	}
+}
