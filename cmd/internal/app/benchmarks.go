@@ -67,15 +67,11 @@ func WriteReport(ctx context.Context, to load.Output, r load.Report, log *slog.L
 	if err != nil {
 		return err
 	}
-	return artifact.Put(ctx, artifact.Request{URI: to.URI, Credentials: inRegion(to.Region)}, append(text, '\n'), artifact.Config{}, nil, log)
-}
-
-// inRegion are the credentials of this process for a bucket of a region.
-func inRegion(region string) *artifact.Credentials {
-	if region == "" {
-		return nil
+	var store *artifact.Credentials // this process's, but for what the output says of the store
+	if to.Region != "" || to.Endpoint != "" {
+		store = &artifact.Credentials{Region: to.Region, Endpoint: to.Endpoint}
 	}
-	return &artifact.Credentials{Region: region}
+	return artifact.Put(ctx, artifact.Request{URI: to.URI, Credentials: store}, append(text, '\n'), artifact.Config{}, nil, log)
 }
 
 func (b *benchmarks) target(j *load.Job) benchmark.Target {

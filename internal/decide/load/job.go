@@ -53,6 +53,8 @@ type Output struct {
 	URI string `json:"uri,omitempty"`
 	// Region is that of a bucket of S3, "" for the environment's.
 	Region string `json:"region,omitempty"`
+	// Endpoint is the address of a store that speaks S3, "" for the environment's.
+	Endpoint string `json:"endpoint,omitempty"`
 	// Secret has the credentials for it, on a cluster: variables by their names; "" for
 	// none.
 	Secret string `json:"secret,omitempty"`

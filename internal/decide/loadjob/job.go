@@ -95,8 +95,10 @@ func Render(b *Benchmark, env Env) *batchv1.Job {
 	if s := b.Output.Secret; s != "" {
 		c.EnvFrom = append(c.EnvFrom, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: s}}})
 	}
-	if r := b.Output.Region; r != "" && !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "AWS_REGION" }) {
-		c.Env = append(c.Env, corev1.EnvVar{Name: "AWS_REGION", Value: r})
+	for _, v := range []corev1.EnvVar{{Name: "AWS_REGION", Value: b.Output.Region}, {Name: "AWS_ENDPOINT_URL", Value: b.Output.Endpoint}} {
+		if v.Value != "" && !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == v.Name }) {
+			c.Env = append(c.Env, v)
+		}
 	}
 	pod := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),

@@ -37,13 +37,14 @@ func Put(ctx context.Context, req Request, content []byte, cfg Config, client *h
 		log = slog.New(slog.DiscardHandler)
 	}
 	var env environment
+	address := ""
 	if c := loc.credentials; c != nil {
-		env = environment(c.Variables)
+		env, address = environment(c.Variables), c.Endpoint
 	}
 	cfg = cfg.WithDefaults()
 	r := newRequester(cfg, client)
 	sinks := map[string]sink{
-		"s3": &s3Source{requests: r, env: env, log: log},
+		"s3": &s3Source{requests: r, env: env, address: address, log: log},
 		"gs": &gcsSource{requests: r, env: env, scope: gcsWriteScope, log: log},
 		"az": &azureSource{requests: r, env: env},
 	}

@@ -74,6 +74,18 @@ func TestPutIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A store that the credentials name takes the place of the environment's.
+func TestPutElsewhere(t *testing.T) {
+	b := newS3(t)
+	t.Setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+	if err := Put(t.Context(), Request{URI: "s3://bucket/o", Credentials: &Credentials{Endpoint: b.url, Region: "eu-frankfurt-1"}}, []byte("x"), Config{}, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.requests(); len(r) != 1 || r[0].URL.Path != "/bucket/o" || !strings.Contains(r[0].Header.Get("Authorization"), "/eu-frankfurt-1/s3/") {
+		t.Errorf("%d requests", len(r))
+	}
+}
+
 // What cannot be written says why, without what is secret.
 func TestPutRefuses(t *testing.T) {
 	b := newS3(t)

@@ -29,6 +29,7 @@ type s3Source struct {
 	requests *requester
 	limits   limits
 	env      environment
+	address  string // of the store, "" for that of env
 	log      *slog.Logger
 
 	mu       sync.Mutex
@@ -251,7 +252,7 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	if isTrue(c.env.Getenv("awsAnonymousCredential")) {
 		e.creds = nil
 	}
-	address := c.env.s3Address(cfg)
+	address := cmp.Or(c.address, c.env.s3Address(cfg))
 	if address != "" {
 		if e.base, err = url.Parse(strings.TrimSuffix(address, "/")); err != nil || e.base.Host == "" {
 			return nil, errors.New("AWS_ENDPOINT_URL or S3_ENDPOINT is not a URL such as http://localhost:9000")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -265,10 +266,18 @@ func readOutput(r *manifest.Reader, spec *benchmarkJobSpec, out *load.Job) {
 		bucket, region, _ = strings.Cut(bucket, "@")
 		uri = "s3://" + bucket + "/" + key
 	}
-	if !checkOutput(r, "spec.outputLocation.storageUri", uri) {
+	const at = "spec.outputLocation.storageUri"
+	endpoint := ""
+	if strings.HasPrefix(uri, "oci://") {
+		region = cmp.Or(o.Parameters["region"], o.Parameters["oci_region"])
+		if uri, endpoint = inOracle(r, at, uri, region); endpoint == "" {
+			return
+		}
+	}
+	if !checkOutput(r, at, uri) {
 		return
 	}
-	out.Output = load.Output{URI: strings.TrimRight(uri, "/") + "/" + folder + "/" + reportName, Region: region, Secret: o.Key}
+	out.Output = load.Output{URI: strings.TrimRight(uri, "/") + "/" + folder + "/" + reportName, Region: region, Endpoint: endpoint, Secret: o.Key}
 	if o.Key != "" {
 		manifest.CheckName(r.Report, "spec.outputLocation.key", o.Key, true)
 		r.OneMachine("spec.outputLocation.key", true, "has no effect on one machine: up writes the report with the credentials of its environment")
@@ -276,10 +285,12 @@ func readOutput(r *manifest.Reader, spec *benchmarkJobSpec, out *load.Job) {
 	for _, name := range slices.Sorted(maps.Keys(o.Parameters)) {
 		at := strict.Key("spec.outputLocation.parameters", name)
 		switch {
-		case name == "region" || name == "aws_region":
+		case name == "region" || name == "aws_region" || name == "oci_region" && endpoint != "":
 			out.Output.Region = cmp.Or(out.Output.Region, o.Parameters[name])
 		case secretParameter(name):
 			r.Errorf(at, "is a secret in a manifest: put it into the Secret that outputLocation.key names, as a variable such as AWS_SECRET_ACCESS_KEY, or on one machine into the environment of up")
+		case endpoint != "":
+			r.Warnf(at, "has no effect: Oracle's store is written to over its S3-compatible address, with a Customer Secret Key in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: of the Secret that outputLocation.key names, or of the environment")
 		default:
 			r.Warnf(at, "has no effect: credentials are those of the Secret that outputLocation.key names, and of the environment")
 		}
@@ -292,6 +303,26 @@ func secretParameter(name string) bool {
 	return slices.ContainsFunc([]string{"secret", "key", "token", "password", "credential", "connection_string", "sas"}, func(word string) bool { return strings.Contains(name, word) })
 }
 
+var (
+	oracleBucket = regexp.MustCompile(`^oci://n/([a-z0-9-]{1,63})/b/([A-Za-z0-9._-]{1,256})/o(/.*)?$`)
+	oracleRegion = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
+)
+
+// inOracle is where Oracle's object storage has a folder for clients of S3: the bucket, and
+// the address of the store, which is "" after an error.
+func inOracle(r *manifest.Reader, at, uri, region string) (inStore, endpoint string) {
+	parts := oracleBucket.FindStringSubmatch(uri)
+	switch {
+	case parts == nil:
+		r.Errorf(at, "%q is no folder of a bucket: write oci://n/NAMESPACE/b/BUCKET/o/PATH", manifest.Clip(uri))
+	case !oracleRegion.MatchString(region):
+		r.Errorf("spec.outputLocation.parameters", "the region of the bucket is missing: write region, such as eu-frankfurt-1")
+	default:
+		return "s3://" + parts[2] + parts[3], "https://" + parts[1] + ".compat.objectstorage." + region + ".oraclecloud.com"
+	}
+	return "", ""
+}
+
 // checkOutput checks that a report can be written to a URI.
 func checkOutput(r *manifest.Reader, at, uri string) bool {
 	file, local := service.LocalPath(uri)
@@ -299,7 +330,7 @@ func checkOutput(r *manifest.Reader, at, uri string) bool {
 	bucket, _, _ := strings.Cut(rest, "/")
 	switch {
 	case uri == "":
-		r.Errorf(at, "is missing: say where the report is to be written: file://PATH on one machine, pvc://CLAIM/PATH on a cluster, or s3://, gs:// or az://")
+		r.Errorf(at, "is missing: say where the report is to be written: file://PATH on one machine, pvc://CLAIM/PATH on a cluster, or s3://, gs://, az:// or oci://")
 	case local && !path.IsAbs(file):
 		r.Errorf(at, "%q is not the whole path of a folder: write file:///FOLDER", manifest.Clip(uri))
 	case local:
@@ -320,10 +351,8 @@ func checkOutput(r *manifest.Reader, at, uri string) bool {
 		r.Errorf(at, "names no bucket: write %s://BUCKET/PATH", manifest.Clip(scheme))
 	case scheme == "s3" || scheme == "gs" || scheme == "az" || scheme == "https" && strings.Contains(bucket, ".blob.core."):
 		return true
-	case scheme == "oci":
-		r.Errorf(at, "nothing is written to oci://: write the S3-compatible address of the bucket, s3://BUCKET/PATH with AWS_ENDPOINT_URL in the environment, or pvc://, gs:// or az://")
 	default:
-		r.Errorf(at, "nothing is written to %s://: write file://PATH on one machine, pvc://CLAIM/PATH on a cluster, or s3://, gs:// or az://", manifest.Clip(scheme))
+		r.Errorf(at, "nothing is written to %s://: write file://PATH on one machine, pvc://CLAIM/PATH on a cluster, or s3://, gs://, az:// or oci://", manifest.Clip(scheme))
 	}
 	return false
 }
