@@ -129,7 +129,7 @@ func TestBenchmarkJob(t *testing.T) {
 
 	before := get(t, c, u).GetResourceVersion()
 	writes.Take()
-	r = begin(t, options(t, ns), cfg)
+	begin(t, options(t, ns), cfg)
 	other := kubetest.Apply(t, c, ns, strings.NewReplacer("chat-load", "second", "pvc://results/chat", "file:///results").Replace(chatLoad))[0]
 	says(t, c, other, map[string]string{"state": "Failed", "failureMessage": "spec.outputLocation.storageUri: is a folder of the pod that sends the load"})
 	if is := get(t, c, u).GetResourceVersion(); is != before {

@@ -171,8 +171,8 @@ func (o *controllerOptions) complete() error {
 			return command.Usagef("--install-crds %s: write some of %s, %s", p, ownCRDs, strings.Join(crds.Projects(), ", "))
 		}
 	}
-	if !webURL(o.address(service.Key{Namespace: "namespace", Name: "name"})) {
-		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
+	if err := o.completeGateway(); err != nil {
+		return err
 	}
 	if o.pickers = cmp.Or(o.pickers, incluster.PickersAsk); o.pickers != incluster.PickersAsk && o.pickers != incluster.PickersIgnore {
 		return command.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
@@ -183,9 +183,6 @@ func (o *controllerOptions) complete() error {
 	if err := o.completeDelivery(); err != nil {
 		return err
 	}
-	if o.gatewayPort = cmp.Or(o.gatewayPort, defaultGatewayPort); o.gatewayPort < 1 || o.gatewayPort > 65535 {
-		return command.Usagef("--gateway-port %d: write a port, 1 to 65535", o.gatewayPort)
-	}
 	if o.lease < minLease {
 		return command.Usagef("--lease-duration %v: write %v or more", o.lease, minLease)
 	}
@@ -193,6 +190,17 @@ func (o *controllerOptions) complete() error {
 		o.system = ownNamespace()
 	}
 	return o.checkMetrics()
+}
+
+// completeGateway checks where the gateway is reached.
+func (o *controllerOptions) completeGateway() error {
+	if !webURL(o.address(service.Key{Namespace: "namespace", Name: "name"})) {
+		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
+	}
+	if o.gatewayPort = cmp.Or(o.gatewayPort, defaultGatewayPort); o.gatewayPort < 1 || o.gatewayPort > 65535 {
+		return command.Usagef("--gateway-port %d: write a port, 1 to 65535", o.gatewayPort)
+	}
+	return nil
 }
 
 // checkMetrics refuses what metrics cannot be read from, or told of.
