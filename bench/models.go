@@ -74,7 +74,7 @@ func (m *modelBench) checkDisk(size int64) error {
 		return err
 	}
 	need := size*modelCopies + 2e9
-	if free := int64(st.Bavail) * st.Bsize; free < need { //nolint:gosec // no disk is so large
+	if free := int64(st.Bavail) * int64(st.Bsize); free < need { //nolint:gosec,unconvert // no disk is so large; Bsize is 32 bits wide on macOS
 		return fmt.Errorf("%s has %.1f GB free and %.1f are needed: set TMPDIR, or -model-mb below %d", m.dir, float64(free)/1e9, float64(need)/1e9, m.modelMB)
 	}
 	return nil

@@ -14,9 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"roundhouse.dev/roundhouse/cmd/internal/app"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/printer"
 	"roundhouse.dev/roundhouse/cmd/internal/progress"
+	"roundhouse.dev/roundhouse/internal/core/excerpt"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/load"
 	"roundhouse.dev/roundhouse/internal/edge/benchmark"
@@ -34,7 +36,10 @@ type bench struct {
 	dataset       string
 	parameters    []string
 	ignoreEnd     bool
+	patience      time.Duration
 	format, svg   string
+	report        load.Output
+	summary       string
 }
 
 func newBenchCommand() *cobra.Command {
@@ -100,6 +105,9 @@ func (b *bench) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&b.parameters, "param", nil, "further field of each request, as NAME=JSON; may be repeated")
 	f.DurationVar(&b.target.Timeout, "timeout", 10*time.Minute, "longest that a request may take")
 	f.StringVar(&b.svg, "svg", "", "file for a chart of the figures over the loads")
+	f.DurationVar(&b.patience, "wait", 0, "how long a server that does not answer yet is tried again")
+	f.StringVar(&b.report.URI, "report", "", "file for the report as JSON, which is written to before the first request: a path, or an object s3://, gs:// or az://")
+	f.StringVar(&b.summary, "summary", "", "file for a line of text on each measurement, and the error if it fails: at most 4096 bytes, as a pod's /dev/termination-log takes")
 	command.OutputFlag(cmd, &b.format, "json, with all quantiles (default: a table)", "json")
 }
 
@@ -207,23 +215,19 @@ func (b *bench) run(cmd *cobra.Command) error {
 		return command.Usagef("%w", err)
 	}
 	if b.dataset != "" {
-		f, err := os.Open(b.dataset)
-		if err != nil {
-			return fmt.Errorf("--dataset %s: %w", b.dataset, command.Cause(err))
-		}
-		job.Prompts, err = benchmark.ReadPrompts(b.dataset, f, b.target.API)
-		_ = f.Close()
-		if err != nil {
+		if job.Prompts, err = benchmark.OpenPrompts(b.dataset, b.target.API); err != nil {
+			if cause := command.Cause(err); !errors.Is(cause, err) {
+				err = fmt.Errorf("--dataset %s: %w", b.dataset, cause)
+			}
 			return err
 		}
 	}
-	spinner := progress.NewSpinner(cmd.ErrOrStderr())
-	spinner.Start()
-	job.Progress = func(point int, p benchmark.Progress) { spinner.Say(underWay(loads, point, p)) }
-	report, failed := job.Run(cmd.Context())
-	spinner.Stop()
-	if failed != nil && cmd.Context().Err() == nil {
-		failed = fmt.Errorf("%s: %w", service.RedactURI(b.target.Base), failed)
+	if b.report.URI != "" {
+		job.Keep = func(ctx context.Context, r load.Report) error { return app.WriteReport(ctx, b.report, r, nil) }
+	}
+	report, failed := b.measure(cmd, job)
+	if b.summary != "" {
+		failed = errors.Join(failed, b.summarize(report, errors.Join(failed, noneAnswered(report))))
 	}
 	if len(report.Points) == 0 {
 		return failed
@@ -245,12 +249,52 @@ func (b *bench) run(cmd *cobra.Command) error {
 	return errors.Join(failed, err, noneAnswered(report))
 }
 
+// measure sends the loads, and shows how far they are.
+func (b *bench) measure(cmd *cobra.Command, job *benchmark.Benchmark) (load.Report, error) {
+	spinner := progress.NewSpinner(cmd.ErrOrStderr())
+	job.Progress = func(point int, p benchmark.Progress) { spinner.Say(underWay(job.Loads, point, p)) }
+	spinner.Start()
+	report, failed := job.RunWithin(cmd.Context(), b.patience, func(err error) {
+		spinner.Stop()
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s does not answer yet, and is tried again for up to %v: %v\n", service.RedactURI(b.target.Base), b.patience, err)
+		spinner.Start()
+	})
+	spinner.Stop()
+	var unkept *benchmark.KeepError
+	switch {
+	case errors.As(failed, &unkept) && len(report.Points) == 0:
+		failed = fmt.Errorf("--report %s: %w", service.RedactURI(b.report.URI), unkept)
+	case failed != nil && cmd.Context().Err() == nil:
+		failed = fmt.Errorf("%s: %w", service.RedactURI(b.target.Base), failed)
+	}
+	return report, failed
+}
+
+// maxSummary is what Kubernetes takes of a container's last message.
+const maxSummary = 4096
+
+// summarize writes what a report says in short, and how the benchmark failed.
+func (b *bench) summarize(r load.Report, failed error) error {
+	text := ""
+	if failed != nil {
+		text = excerpt.Of(failed.Error(), maxSummary/4) + "\n"
+	}
+	text += r.Summary(maxSummary - len(text))
+	if err := os.WriteFile(b.summary, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("--summary %s: %w", b.summary, command.Cause(err))
+	}
+	return nil
+}
+
 // noneAnswered is the error of a report in which nothing was answered.
 func noneAnswered(r load.Report) error {
 	for i := range r.Points {
 		if p := &r.Points[i]; p.Failed < p.Requests || p.Requests == 0 {
 			return nil
 		}
+	}
+	if len(r.Points) == 0 {
+		return nil // why not is said elsewhere
 	}
 	return errors.New("no request was answered")
 }

@@ -66,7 +66,7 @@ rbac: {create: false}
 gateway: {enabled: false}
 controller: {replicas: 1, resources: {}}
 `,
-	"no-reserves": "crds: {install: false}\nreserves: {enabled: false}\n",
+	"no-reserves": "crds: {install: false}\nreserves: {enabled: false}\nbenchmarks: {enabled: false}\ngateway: {service: {port: 8080}}\n",
 	"https":       "crds: {install: false}\ngateway: {https: {enabled: true}}\n",
 	// What clusters differ in: how traffic comes in, who scales, who may talk to whom.
 	"platform": `

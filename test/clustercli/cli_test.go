@@ -17,10 +17,12 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/loadjob"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/decide/workload"
 	"roundhouse.dev/roundhouse/internal/edge/kube/kubetest"
+	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 	"roundhouse.dev/roundhouse/internal/edge/kube/records"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -405,6 +407,62 @@ spec:
 	c.run("apply", "-f", good).want(0, "reserve "+ns+"/room created")
 	c.run("delete", "-f", good).want(0, "reserve "+ns+"/room deleted")
 	c.run("delete", "-f", good).fails("no reserve " + ns + "/room: `kubectl get reserves -A` lists what there is")
+}
+
+// TestBenchmarkJob: a BenchmarkJob is applied, shown as its status tells and deleted. A status
+// of an earlier spec does not count.
+func TestBenchmarkJob(t *testing.T) {
+	c, api, ns := newCLI(t, "ome")
+	manifest := func(scenario, output string) string {
+		return c.file(`apiVersion: ome.io/v1beta1
+kind: BenchmarkJob
+metadata:
+  name: chat-load
+spec:
+  endpoint: {inferenceService: {name: chat}}
+  task: text-to-text
+  trafficScenarios: ["` + scenario + `"]
+  numConcurrency: [1]
+  maxTimePerIteration: 1
+  maxRequestsPerIteration: 10
+  outputLocation: {storageUri: "` + output + `"}
+`)
+	}
+	refused := manifest("D(10,5)", "file:///results")
+	for _, command := range [][]string{{"validate", "--context", "test", refused}, {"apply", "-f", refused}} {
+		c.run(command...).fails("spec.outputLocation.storageUri: is a folder of the pod that sends the load, which goes with it: write pvc://CLAIM/PATH, s3://, gs:// or az://")
+	}
+	good := manifest("D(10,5)", "pvc://results")
+	c.run("apply", "-f", good).want(0, "benchmarkjob "+ns+"/chat-load created")
+	c.run("get", "benchmarkjobs").want(0, "chat-load", "Pending", ns+"/chat")
+	c.run("describe", "benchmarkjob", "chat-load").want(0, "State:      Pending", "Reason:     no controller has reported its state", "Output:     pvc://results/chat-load/report.json")
+	live := &unstructured.Unstructured{}
+	live.SetAPIVersion("ome.io/v1beta1")
+	live.SetKind("BenchmarkJob")
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "chat-load"}, live); err != nil {
+		t.Fatal(err)
+	}
+	doc, err := objects.Document(live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &loadjob.Benchmark{UID: live.GetUID(), Mark: loadjob.Mark(doc)}
+	of.Name = "chat-load"
+	if err := unstructured.SetNestedMap(live.Object, map[string]any{"state": "Completed", "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:01:00Z",
+		"details": "Job " + loadjob.JobName(of) + "\nD(10,5), 1 at once: 10 requests\nNo effect: spec.a: none"}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Status().Update(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
+	c.run("get", "benchmarkjobs", "-A").want(0, ns, "Completed")
+	c.run("describe", "benchmarkjob", "chat-load").want(0, "State:      Completed", "Started:    2026-01-01T00:00:00Z", "Ended:      2026-01-01T00:01:00Z", "D(10,5), 1 at once: 10 requests", "No effect: spec.a: none")
+	c.run("apply", "--wait", "-f", good).want(0, "benchmarkjob "+ns+"/chat-load unchanged: Completed")
+	c.run("apply", "-f", manifest("D(20,5)", "pvc://results")).want(0, "benchmarkjob "+ns+"/chat-load configured")
+	c.run("describe", "benchmarkjob", "chat-load").want(0, "State:      Pending", "the controller has not looked at its latest change yet")
+	c.run("get", "benchmarkjob", "chat-load", "-o", "yaml").want(0, "kind: BenchmarkJob", "state: Completed")
+	c.run("delete", "benchmarkjob", "chat-load").want(0, "benchmarkjob "+ns+"/chat-load deleted")
+	c.run("get", "benchmarkjobs").want(0, "No benchmarkjobs found")
 }
 
 // TestUsage: what the controller stored of services is shown, found by the Service of

@@ -16,7 +16,7 @@ import (
 // notManifests are names with our prefix that no manifest which people write has:
 // labels, what the product writes on objects of its own, and an annotation of a
 // GatewayClass.
-var notManifests = []string{"adopt", "any-host", "applied", "dropping-since", "endpoint-picker", "fetches", "gateway", "image", "installation", "keeper", "model-cache", "models", "node", "permissive",
+var notManifests = []string{"adopt", "any-host", "applied", "benchmark", "dropping-since", "endpoint-picker", "fetches", "gateway", "image", "installation", "keeper", "model-cache", "models", "node", "permissive",
 	"record", "record-format", "replica", "reserve", "revision", "role", "schema-revision", "service", "surge", "usage"}
 
 // TestAnnotationsAreTheCodes compares the table of annotations in docs/manifests.md

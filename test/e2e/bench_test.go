@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -39,6 +40,12 @@ func TestBench(t *testing.T) {
 	if p.Requests != 50 || p.Failed != 0 || p.OutputTokens != 250 || p.InputTokens < 50*64 || p.TTFT.P50 <= 0 || p.TPOT.P99 <= 0 || p.Latency.Max < p.TTFT.P50 || p.Rate != 100 {
 		t.Errorf("%+v", p)
 	}
+	report, summary := filepath.Join(t.TempDir(), "new", "report.json"), filepath.Join(t.TempDir(), "summary")
+	n.do("bench", "http://"+server, "--requests", "5", "--output-tokens", "4", "--report", report, "--summary", summary)
+	if err := json.Unmarshal([]byte(read(t, report)), &r); err != nil || len(r.Points) != 1 || r.Points[0].Requests != 5 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	matches(t, read(t, summary), `^256 → 4, 8 at once: 5 requests, 0 failed, .* tokens/s, TTFT .* ms \(p99 .*\)$`)
 	matches(t, n.do("bench", "http://"+server, "--scenario", "E(16)", "--requests", "5"), `\nE\(16\) +8 at once +5 +0 +\S+ +- +- `)
 }
 
@@ -101,9 +108,10 @@ func TestBenchErrors(t *testing.T) {
 		contains(t, r.err, want)
 	}
 	for want, args := range map[string][]string{
-		"http://127.0.0.1:1/v1/models: connection refused; name the model with --model": {"http://127.0.0.1:1"},
-		"http://127.0.0.1:1: connection refused":                                        {"http://127.0.0.1:1", "--model", "m"},
-		"--dataset none.jsonl: no such file or directory":                               {"http://127.0.0.1:1", "--model", "m", "--dataset", "none.jsonl"},
+		"http://127.0.0.1:1/v1/models: connection refused; name the model with --model":          {"http://127.0.0.1:1"},
+		"http://127.0.0.1:1: connection refused":                                                 {"http://127.0.0.1:1", "--model", "m"},
+		"--report hf://a/b: the report cannot be written: hf://a/b: nothing is written to hf://": {"http://127.0.0.1:1", "--model", "m", "--report", "hf://a/b"},
+		"--dataset none.jsonl: no such file or directory":                                        {"http://127.0.0.1:1", "--model", "m", "--dataset", "none.jsonl"},
 	} {
 		if r := n.run(append([]string{"bench"}, args...)...); r.code != 1 {
 			t.Errorf("%v: code %d", args, r.code)
@@ -133,7 +141,7 @@ spec:
   maxTimePerIteration: 1
   maxRequestsPerIteration: 10
   additionalRequestParams: {temperature: "0.0"}
-  outputLocation: {storageUri: "pvc://results/chat"}
+  outputLocation: {storageUri: "file://`+dir+`/results"}
 `)
 	}
 	job := func(scenario string) string { return named("chat-load", "chat", scenario) }
@@ -147,7 +155,6 @@ spec:
 	})
 	r := n.run("apply", "-f", job("D(20,5)"))
 	contains(t, r.out, "benchmarkjob default/chat-load created")
-	contains(t, r.err, "spec.outputLocation: has no effect: the report is kept in the data directory")
 	shows := func(pattern string) {
 		t.Helper()
 		eventually(t, pattern, func() (bool, string) {
@@ -156,9 +163,17 @@ spec:
 		})
 	}
 	shows(`(?m)^default +chat-load +Completed +2/2 +default/chat$`)
-	matches(t, n.do("describe", "benchmarkjob", "chat-load"), `^Name: +default/chat-load\nTarget: +default/chat\nState: +Completed\nStarted: .*\nEnded: .*\n\nSCENARIO .*\nD\(20,5\) +1 at once +10 +0 .*\nD\(20,5\) +4 at once +10 +0 .*\n$`)
+	matches(t, n.do("describe", "benchmarkjob", "chat-load"), `^Name: +default/chat-load\nTarget: +default/chat\nState: +Completed\nOutput: +file://.*/results/chat-load/report.json\nStarted: .*\nEnded: .*\n\nSCENARIO .*\nD\(20,5\) +1 at once +10 +0 .*\nD\(20,5\) +4 at once +10 +0 .*\n$`)
+	var report load.Report
+	if text, err := os.ReadFile(filepath.Join(dir, "results", "chat-load", "report.json")); err != nil || json.Unmarshal(text, &report) != nil || len(report.Points) != 2 || report.Target != "default/chat" || report.Ended.IsZero() {
+		t.Errorf("%+v, %v", report, err)
+	}
+	claim := write(t, dir, "claim.yaml", strings.ReplaceAll(read(t, job("D(20,5)")), "file://"+dir, "pvc://claim"))
+	for _, command := range []string{"validate", "apply"} {
+		contains(t, n.run(command, "-f", claim).err, "claim.yaml:12: spec.outputLocation.storageUri: is a PersistentVolumeClaim, which one machine does not have: write file://PATH")
+	}
 	contains(t, n.do("apply", "--wait", "-f", job("D(30,6)")), "benchmarkjob default/chat-load configured: Completed")
-	matches(t, n.do("describe", "benchmarkjob", "chat-load"), `State: +Completed[^S]*Started(.*\n)*D\(30,6\) +4 at once +10 +0 `)
+	matches(t, n.do("describe", "benchmarkjob", "chat-load"), `State: +Completed\n(.*\n)*D\(30,6\) +4 at once +10 +0 `)
 	r = n.run("apply", "--wait", "--timeout", "100ms", "-f", named("a-missing", "chatt", "D(20,5)"))
 	contains(t, r.out, "benchmarkjob default/a-missing unchanged: Pending")
 	contains(t, r.err, "benchmarkjob default/a-missing has not ended within 100ms: ")

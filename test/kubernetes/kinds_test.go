@@ -7,16 +7,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	bench "roundhouse.dev/roundhouse/internal/decide/load"
 	"roundhouse.dev/roundhouse/test/kubernetes/node"
 )
 
@@ -31,6 +34,7 @@ func TestKinds(t *testing.T) {
 		{"TrainedModels", 3 * time.Minute, trainedModels},
 		{"LLMInferenceService", 3 * time.Minute, llmInferenceService},
 		{"Accelerated", 3 * time.Minute, accelerated},
+		{"Benchmark", 3 * time.Minute, benchmark},
 		{"Uninstall", 2 * time.Minute, uninstallShapes},
 	})
 }
@@ -38,6 +42,7 @@ func TestKinds(t *testing.T) {
 var (
 	graphKind = schema.GroupVersionKind{Group: "serving.kserve.io", Version: "v1alpha1", Kind: "InferenceGraph"}
 	llmKind   = schema.GroupVersionKind{Group: "serving.kserve.io", Version: "v1alpha2", Kind: "LLMInferenceService"}
+	benchKind = schema.GroupVersionKind{Group: "ome.io", Version: "v1beta1", Kind: "BenchmarkJob"}
 )
 
 // sink is a server in the namespace of the services, with a Service of its own, and what
@@ -282,5 +287,97 @@ spec:
 	p.do(err)
 	p.nothingLeft(ctx)
 	_, err = p.Kubectl(ctx, "delete", "acceleratorclasses.ome.io", "dear", "cheap")
+	p.do(err)
+}
+
+// benchmark has a Job measure a service through the gateway, its report written to a volume
+// and its figures in the status; one of a service that is not there says so.
+func benchmark(ctx context.Context, p *product) {
+	const reports = "/run/roundhouse/reports"
+	p.do(os.MkdirAll(reports, 0o777))
+	p.do(os.Chmod(reports, 0o777)) // nobody's, as a volume of a host has no group of a pod's
+	job := func(name, service, output string) string {
+		return fmt.Sprintf(`
+apiVersion: ome.io/v1beta1
+kind: BenchmarkJob
+metadata: {name: %s, namespace: shapes}
+spec:
+  endpoint: {inferenceService: {name: %s, namespace: shapes}}
+  task: text-to-text
+  trafficScenarios: ["D(20,5)"]
+  numConcurrency: [1, 4]
+  maxTimePerIteration: 1
+  maxRequestsPerIteration: 20
+  outputLocation: {storageUri: "%s"}
+  podOverride: {resources: {requests: {cpu: 10m}}}
+---`, name, service, output)
+	}
+	p.do(p.ApplyYAML(ctx, `
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: reports-shapes}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteMany]
+  storageClassName: ""
+  claimRef: {namespace: shapes, name: reports}
+  hostPath: {path: `+reports+`}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: reports, namespace: shapes}
+spec: {accessModes: [ReadWriteMany], storageClassName: "", volumeName: reports-shapes, resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata: {name: measured, namespace: shapes}
+spec:
+  supportedModelFormats: [{name: huggingface, version: "1", autoSelect: true, priority: 2}]
+  protocolVersions: [v2]
+  containers:
+  - name: kserve-container
+    image: roundhouse.local/roundhouse:e2e
+    imagePullPolicy: Never
+    args: [simulate, engine, --host, 0.0.0.0, --port, "8080", --model, measured, --speed, "20"]
+    ports: [{containerPort: 8080}]
+    readinessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 1}
+---
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: measured, namespace: shapes}
+spec:
+  predictor:
+    minReplicas: 1
+    maxReplicas: 1
+    model: {modelFormat: {name: huggingface}, runtime: measured, storageUri: "pvc://models/llm"}
+---`+job("load", "measured", "pvc://reports/results")+job("nowhere", "measured", "s3://roundhouse.invalid/x")))
+	u := p.await(ctx, benchKind, shapes, "load", "measured", func(u *unstructured.Unstructured) bool {
+		state, _, _ := unstructured.NestedString(u.Object, "status", "state")
+		return state == "Completed" || state == "Failed"
+	})
+	status, _, _ := unstructured.NestedStringMap(u.Object, "status")
+	if status["state"] != "Completed" || !strings.Contains(status["details"], "D(20,5), 4 at once: 20 requests, 0 failed") || status["startTime"] == "" || status["completionTime"] == "" {
+		p.t.Errorf("the status is %v", status)
+	}
+	text, err := os.ReadFile(reports + "/results/load/report.json")
+	p.do(err)
+	var report bench.Report
+	if err := json.Unmarshal(text, &report); err != nil || len(report.Points) != 2 || report.Points[1].Requests != 20 || report.Points[1].OutputTokens != 100 {
+		p.t.Errorf("%v: the report is %s", err, text)
+	}
+	u = p.await(ctx, benchKind, shapes, "nowhere", "refused by its store", func(u *unstructured.Unstructured) bool {
+		state, _, _ := unstructured.NestedString(u.Object, "status", "state")
+		return state == "Failed"
+	})
+	if why, _, _ := unstructured.NestedString(u.Object, "status", "failureMessage"); !strings.Contains(why, "the report cannot be written: s3://roundhouse.invalid/x/nowhere/report.json") {
+		p.t.Errorf("it failed by %q", why)
+	}
+	_, err = p.Kubectl(ctx, "delete", "benchmarkjobs.ome.io/load", "benchmarkjobs.ome.io/nowhere", "inferenceservices.serving.kserve.io/measured", "-n", shapes)
+	p.do(err)
+	p.do(node.Await(ctx, p, "no Jobs", &batchv1.JobList{}, func(l *batchv1.JobList) bool { return len(l.Items) == 0 }, client.InNamespace(shapes)))
+	p.nothingLeft(ctx)
+	_, err = p.Kubectl(ctx, "delete", "pvc/reports", "servingruntimes.serving.kserve.io/measured", "-n", shapes)
+	p.do(err)
+	_, err = p.Kubectl(ctx, "delete", "pv", "reports-shapes")
 	p.do(err)
 }

@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -10,6 +12,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/load"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
+	"roundhouse.dev/roundhouse/internal/edge/artifact"
 	"roundhouse.dev/roundhouse/internal/edge/benchmark"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
 )
@@ -20,11 +23,12 @@ type benchmarks struct {
 	jobs  *benchmark.Jobs
 	fleet *fleet.Fleet
 	inner *pipes
+	log   *slog.Logger
 }
 
 func (n *node) newBenchmarks() *benchmarks {
-	b := &benchmarks{fleet: n.fleet, inner: newPipes()}
-	b.jobs = benchmark.NewJobs(benchmark.JobsConfig{List: b.list, Target: b.target, Store: n.cfg.dir.Benchmarks(), Log: n.log})
+	b := &benchmarks{fleet: n.fleet, inner: newPipes(), log: n.log}
+	b.jobs = benchmark.NewJobs(benchmark.JobsConfig{List: b.list, Target: b.target, Keep: b.keep, Store: n.cfg.dir.Benchmarks(), Log: n.log})
 	return b
 }
 
@@ -47,16 +51,27 @@ func (b *benchmarks) list() []benchmark.Job {
 // Of is a benchmark as the admin API shows it.
 func (b *benchmarks) Of(o fleet.Object) admin.Benchmark {
 	is := b.jobs.Outcome(o.Key, o.Mark())
-	is.Report.Target = subject(o.Benchmark)
-	return admin.Benchmark{State: string(is.State), Reason: is.Reason, Target: is.Report.Target, Report: is.Report}
+	is.Report.Target = o.Benchmark.Subject()
+	return admin.Benchmark{State: string(is.State), Reason: is.Reason, Target: is.Report.Target, Output: service.RedactURI(o.Benchmark.Output.URI), Report: is.Report}
 }
 
-// subject names what a job measures.
-func subject(j *load.Job) string {
-	if j.URL != "" {
-		return service.RedactURI(j.URL)
+// keep writes the report of a job to its output.
+func (b *benchmarks) keep(ctx context.Context, j *load.Job, r load.Report) error {
+	r.Target = j.Subject()
+	return WriteReport(ctx, j.Output, r, b.log)
+}
+
+// WriteReport writes a benchmark's report to an output.
+func WriteReport(ctx context.Context, to load.Output, r load.Report, log *slog.Logger) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
 	}
-	return j.Service.String()
+	var store *artifact.Credentials // this process's, but for what the output says of the store
+	if to.Region != "" || to.Endpoint != "" {
+		store = &artifact.Credentials{Region: to.Region, Endpoint: to.Endpoint}
+	}
+	return artifact.Put(ctx, artifact.Request{URI: to.URI, Credentials: store}, append(text, '\n'), artifact.Config{}, nil, log)
 }
 
 func (b *benchmarks) target(j *load.Job) benchmark.Target {

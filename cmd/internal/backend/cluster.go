@@ -18,6 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/history"
+	"roundhouse.dev/roundhouse/internal/decide/loadjob"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/decide/usage"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -181,13 +182,10 @@ func (*Cluster) FollowRequests(context.Context, admin.RequestQuery, func(admin.R
 }
 
 // ids are the IDs of kinds whose plurals commands use.
-var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "acceleratorclasses": dialect.AcceleratorID, "clusterstoragecontainers": dialect.StorageContainerID, "localmodelcaches": dialect.CacheID, "localmodelnodegroups": dialect.NodeGroupID, "reserves": dialect.ReserveID}
+var ids = map[string]string{"services": "service", "runtimes": "runtime", "models": "model", "weights": "weight", "bases": dialect.BaseID, "acceleratorclasses": dialect.AcceleratorID, "clusterstoragecontainers": dialect.StorageContainerID, "localmodelcaches": dialect.CacheID, "localmodelnodegroups": dialect.NodeGroupID, "benchmarkjobs": dialect.BenchmarkID, "reserves": dialect.ReserveID}
 
 // Objects implements Backend.
 func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, error) {
-	if kinds == "benchmarkjobs" {
-		return nil, errors.New("a BenchmarkJob is run by a running up: `roundhouse bench SERVICE --context CONTEXT` sends a load to a service of a cluster")
-	}
 	if kinds == "configmaps" {
 		return nil, errors.New("kubectl lists the ConfigMaps of a cluster")
 	}
@@ -214,6 +212,8 @@ func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, er
 				ModelCache: &admin.ModelCache{URI: service.RedactURI(m.ModelCache.URI), CacheStatus: dialect.ReadCacheStatus(m.Status)}}
 		case m.NodeGroup != nil:
 			one = admin.NodeGroupOf(*m.NodeGroup)
+		case m.Benchmark != nil:
+			one = benchmarkOf(m)
 		case m.Accelerator != nil:
 			one = admin.AcceleratorOf(*m.Accelerator)
 		default:
@@ -232,6 +232,19 @@ func (c *Cluster) Objects(ctx context.Context, kinds string) ([]admin.Object, er
 		}
 	}
 	return out, nil
+}
+
+// benchmarkOf is a benchmark of a cluster, as far as its status tells.
+func benchmarkOf(m *cluster.Manifest) admin.Object {
+	status, _ := m.Status.(map[string]any)
+	b := &loadjob.Benchmark{Job: *m.Benchmark, UID: m.UID, Mark: loadjob.Mark(m.Original)}
+	is, why := loadjob.Read(b, status)
+	if len(m.Problems) > 0 {
+		is, why = loadjob.Status{State: loadjob.Failed}, strings.Join(m.Problems, "; ")
+	}
+	out := &admin.Benchmark{State: is.State, Reason: strings.ReplaceAll(why, "\n", "; "), Target: b.Subject(), Output: service.RedactURI(b.Output.URI), Details: strings.TrimSpace(is.Details + "\n" + is.Warnings)}
+	out.Report.Started, out.Report.Ended = is.Started, is.Completed
+	return admin.Object{Kind: fleet.BenchmarkKind, Namespace: m.Key.Namespace, Name: m.Key.Name, Created: m.Created(), Benchmark: out}
 }
 
 // Routing implements Backend.

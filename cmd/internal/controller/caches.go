@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,13 +21,6 @@ func (op *operator) newCaches(cfg *rest.Config) (err error) {
 		Events: m.GetEventRecorder("roundhouse-controller"), Namespaces: o.namespaces, System: o.system, Image: o.image, StoreSize: o.delivery.StoreSize,
 		PublicModels: !o.internalModels, HubEndpoint: o.hubCache, Log: op.log})
 	return err
-}
-
-// applied has the keeper of models look again when a cache or a group of nodes has changed.
-func (op *operator) applied(all []fleet.Change) {
-	if slices.ContainsFunc(all, func(c fleet.Change) bool { return c.ID.Kind == fleet.CacheKind || c.ID.Kind == fleet.NodeGroupKind }) {
-		op.caches.Changed()
-	}
 }
 
 // cachesRetry is the wait before what keeps models is watched again after a watch has failed.

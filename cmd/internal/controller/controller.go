@@ -43,6 +43,7 @@ type controllerOptions struct {
 	onnxImage         string
 	gatewayURL        string
 	gatewayService    string
+	gatewayPort       int
 	gatewayAccount    string
 	gatewaySecret     string
 	gatewayHTTPS      bool
@@ -55,6 +56,7 @@ type controllerOptions struct {
 	internalAddresses bool
 	pickers           string
 	priorityClass     string
+	benchmarks        bool
 	hubCache          string
 	delivery          workload.Delivery
 	models            string
@@ -111,6 +113,7 @@ below it.`,
 	f.StringVar(&o.onnxImage, "onnx-image", "", "image of this release with ONNX Runtime, for ONNX models; none leaves them to other runtimes (default: --image, its name with "+onnxSuffix+" at the end; none where that is a digest)")
 	f.StringVar(&o.gatewayURL, "gateway-url", "http://{name}.{namespace}.example.com", "where people reach a service, for its status")
 	f.StringVar(&o.gatewayService, "gateway-service", "roundhouse-gateway", "Service in the system namespace whose pods are the gateways")
+	f.IntVar(&o.gatewayPort, "gateway-port", defaultGatewayPort, "port of HTTP of that Service, which the pods of BenchmarkJobs send their load to")
 	f.StringVar(&o.gatewayAccount, "gateway-account", "roundhouse-gateway", "service account in the system namespace that may report demand")
 	f.BoolVar(&o.gatewayHTTPS, "gateway-https", false, "the gateways serve HTTPS, at the port https of their Service, with the Secrets that listeners of Gateways name: read these")
 	f.StringVar(&o.gatewaySecret, "gateway-tls-secret", "", "Secret in the system namespace that the gateways serve HTTPS with, which listeners of Gateways may name")
@@ -123,6 +126,7 @@ below it.`,
 	f.BoolVar(&o.internalAddresses, "allow-internal-addresses", false, "say nothing of internal addresses that pools name: the gateways are started with the same flag, and use them")
 	f.StringVar(&o.pickers, "endpoint-pickers", incluster.PickersAsk, "what the gateways are told to do with the endpoint pickers that InferencePools name, for their status: ask or ignore")
 	f.StringVar(&o.priorityClass, "reserve-priority-class", "", "PriorityClass of the placeholders of Reserves; without one no Reserve is served")
+	f.BoolVar(&o.benchmarks, "benchmarks", true, "run OME's BenchmarkJobs as Jobs; without it their status says that none is run")
 	f.StringVar(&o.hubCache, "hub-cache", "", "URL of the cache of the Hugging Face Hub that new pods ask: their HF_ENDPOINT, unless they set it (default: none)")
 	f.StringVar(&o.delivery.Store, "model-store", "", "folder of each node in which the pods of a namespace share the files of models, such as /var/lib/roundhouse/models (default: each pod has a copy); the namespaces must admit hostPath volumes")
 	f.StringVar(&o.delivery.StoreSize, "model-store-max-bytes", defaultStoreSize, "with a model store: most that a namespace's models may take on a node, as a size or a share of the disk")
@@ -167,8 +171,8 @@ func (o *controllerOptions) complete() error {
 			return command.Usagef("--install-crds %s: write some of %s, %s", p, ownCRDs, strings.Join(crds.Projects(), ", "))
 		}
 	}
-	if !webURL(o.address(service.Key{Namespace: "namespace", Name: "name"})) {
-		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
+	if err := o.completeGateway(); err != nil {
+		return err
 	}
 	if o.pickers = cmp.Or(o.pickers, incluster.PickersAsk); o.pickers != incluster.PickersAsk && o.pickers != incluster.PickersIgnore {
 		return command.Usagef("--endpoint-pickers %s: write %s or %s", o.pickers, incluster.PickersAsk, incluster.PickersIgnore)
@@ -186,6 +190,17 @@ func (o *controllerOptions) complete() error {
 		o.system = ownNamespace()
 	}
 	return o.checkMetrics()
+}
+
+// completeGateway checks where the gateway is reached.
+func (o *controllerOptions) completeGateway() error {
+	if !webURL(o.address(service.Key{Namespace: "namespace", Name: "name"})) {
+		return command.Usagef("--gateway-url %s: write a URL, with {name} and {namespace} in their places", o.gatewayURL)
+	}
+	if o.gatewayPort = cmp.Or(o.gatewayPort, defaultGatewayPort); o.gatewayPort < 1 || o.gatewayPort > 65535 {
+		return command.Usagef("--gateway-port %d: write a port, 1 to 65535", o.gatewayPort)
+	}
+	return nil
 }
 
 // checkMetrics refuses what metrics cannot be read from, or told of.

@@ -52,7 +52,7 @@ const asController = "ROUNDHOUSE_TEST_CONTROLLER"
 func options(t *testing.T, namespaces ...string) controllerOptions {
 	t.Helper()
 	o := controllerOptions{image: "registry.example/roundhouse:1", gatewayURL: "http://{name}.{namespace}.example.com", gatewayService: "roundhouse-gateway",
-		gatewayAccount: "roundhouse-gateway", system: "default", report: "127.0.0.1:0", lease: defaultLease, adopt: []string{"kserve", "ome", "gateway"}, namespaces: namespaces}
+		gatewayAccount: "roundhouse-gateway", benchmarks: true, system: "default", report: "127.0.0.1:0", lease: defaultLease, adopt: []string{"kserve", "ome", "gateway"}, namespaces: namespaces}
 	if err := o.complete(); err != nil {
 		t.Fatal(err)
 	}

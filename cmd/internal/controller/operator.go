@@ -27,6 +27,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
+	"roundhouse.dev/roundhouse/internal/edge/kube/benchmarks"
 	"roundhouse.dev/roundhouse/internal/edge/kube/crds"
 	"roundhouse.dev/roundhouse/internal/edge/kube/demand"
 	"roundhouse.dev/roundhouse/internal/edge/kube/modelcaches"
@@ -45,27 +46,28 @@ type logger = *slog.Logger
 // operator is the controller's parts together. The fleet, the status of routes
 // and the handover run in the controller that leads; the others run in every one.
 type operator struct {
-	opts     controllerOptions
-	log      logger
-	manager  manager.Manager
-	source   *objects.Source
-	records  *records.Store
-	platform *platform.Platform
-	traffic  *demand.Server
-	writer   *status.Writer
-	fleet    *fleet.Fleet
-	routes   *routeStatus
-	handover *handover
-	signals  *signals
-	podUse   *podmetrics.Reader
-	meter    *metering.Meter
-	reserves *reserves.Keeper
-	caches   *modelcaches.Keeper
-	calls    *kube.Calls
-	measures *measures
-	registry *prometheus.Registry
-	models   string        // temporary folder, "" for none
-	led      chan struct{} // closed once the fleet is restored
+	opts       controllerOptions
+	log        logger
+	manager    manager.Manager
+	source     *objects.Source
+	records    *records.Store
+	platform   *platform.Platform
+	traffic    *demand.Server
+	writer     *status.Writer
+	fleet      *fleet.Fleet
+	routes     *routeStatus
+	handover   *handover
+	signals    *signals
+	podUse     *podmetrics.Reader
+	meter      *metering.Meter
+	reserves   *reserves.Keeper
+	caches     *modelcaches.Keeper
+	benchmarks *benchmarks.Keeper
+	calls      *kube.Calls
+	measures   *measures
+	registry   *prometheus.Registry
+	models     string        // temporary folder, "" for none
+	led        chan struct{} // closed once the fleet is restored
 }
 
 // Names in the system namespace.
@@ -92,7 +94,7 @@ func newOperator(ctx context.Context, o controllerOptions, cfg *rest.Config, log
 	if err := op.installCRDs(ctx); err != nil {
 		return nil, err
 	}
-	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet, op.newReserves, op.newCaches} {
+	for _, build := range []func(*rest.Config) error{op.connect, op.newTraffic, op.newFleet, op.newReserves, op.newCaches, op.newBenchmarks} {
 		if err := build(cfg); err != nil {
 			return nil, errors.Join(err, op.close())
 		}
@@ -335,6 +337,18 @@ func (op *operator) serveReports(ctx context.Context) error {
 // waiting, for the API server or a model's source.
 const workers = 16
 
+// applied has those that keep other kinds look again at what has changed.
+func (op *operator) applied(changes []fleet.Change) {
+	for _, c := range changes {
+		switch c.ID.Kind {
+		case fleet.CacheKind, fleet.NodeGroupKind:
+			op.caches.Changed()
+		case fleet.BenchmarkKind:
+			op.benchmarks.Changed()
+		}
+	}
+}
+
 // lead reconciles until ctx ends. An error ends the program: another
 // controller leads then.
 func (op *operator) lead(ctx context.Context) error {
@@ -367,6 +381,7 @@ func (op *operator) lead(ctx context.Context) error {
 	others.Go(func() { op.routes.run(ctx) })
 	others.Go(func() { op.keepReserves(ctx) })
 	others.Go(func() { op.keepCaches(ctx) })
+	others.Go(func() { op.benchmarks.Run(ctx) })
 	others.Go(func() { op.podUse.Run(ctx) })
 	others.Go(func() {
 		if err := scaler.Serve(ctx); err != nil {

@@ -72,7 +72,7 @@ spec:
 func TestAllowed(t *testing.T) {
 	for _, watching := range []bool{false, true} {
 		t.Run(fmt.Sprintf("namespaces of its own %v", watching), func(t *testing.T) {
-			c := kubetest.Client(t, "kserve")
+			c := kubetest.Client(t, "kserve", "ome")
 			system, ns, elsewhere := kubetest.Namespace(t, c, nil), kubetest.Namespace(t, c, nil), kubetest.Namespace(t, c, nil)
 			printed := manifests.Options{Image: "roundhouse:1", Namespace: system, NoCRDs: true, InstallCRDs: []string{"kserve"}}
 			if watching {
@@ -102,6 +102,7 @@ func TestAllowed(t *testing.T) {
 			r := begin(t, o, cfg)
 			reserved(t, c, ns)
 			keeping(t, c, ns)
+			benchmarked(t, c, ns)
 			for _, manifest := range []string{iris, kserveSklearn, looking} {
 				u := kubetest.Apply(t, c, ns, manifest)[0]
 				kubetest.Eventually(t, func() string {
@@ -212,6 +213,23 @@ func keeping(t *testing.T, c client.Client, ns string) {
 		}
 		return "no DaemonSet"
 	})
+}
+
+// benchmarked has a BenchmarkJob run, changed and deleted.
+func benchmarked(t *testing.T, c client.Client, ns string) {
+	t.Helper()
+	u := kubetest.Apply(t, c, ns, chatLoad)[0]
+	kubetest.Eventually(t, func() string {
+		if field(get(t, c, u), "status", "state") != "Pending" || len(jobs(t, c, ns)) == 0 {
+			return "a Job and a status"
+		}
+		return ""
+	})
+	kubetest.Apply(t, c, ns, strings.ReplaceAll(chatLoad, "D(100,100)", "D(200,100)"))
+	says(t, c, u, map[string]string{"details": "waits until the pod of the former Job has ended"})
+	if err := c.Delete(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // forbidden tries what no controller is allowed.

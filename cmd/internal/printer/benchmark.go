@@ -54,7 +54,11 @@ func benchmarks(out io.Writer, list []admin.Object) error {
 	rows := make([][]string, len(list))
 	for i, o := range list {
 		b := o.Benchmark
-		rows[i] = []string{o.Namespace, o.Name, b.State, fmt.Sprintf("%d/%d", len(b.Report.Points), b.Report.Planned), b.Target}
+		points := "-" // not begun, or not told, as by a cluster
+		if b.Report.Planned > 0 {
+			points = fmt.Sprintf("%d/%d", len(b.Report.Points), b.Report.Planned)
+		}
+		rows[i] = []string{o.Namespace, o.Name, b.State, points, b.Target}
 	}
 	return t.print(rows...)
 }
@@ -66,6 +70,9 @@ func DescribeBenchmark(out io.Writer, o admin.Object) error {
 	if b.Reason != "" {
 		_, _ = fmt.Fprintf(out, "Reason:     %s\n", b.Reason)
 	}
+	if b.Output != "" {
+		_, _ = fmt.Fprintf(out, "Output:     %s\n", b.Output)
+	}
 	if r := b.Report; !r.Started.IsZero() {
 		_, _ = fmt.Fprintf(out, "Started:    %s\n", r.Started.Format(time.RFC3339))
 		if !r.Ended.IsZero() {
@@ -73,6 +80,9 @@ func DescribeBenchmark(out io.Writer, o admin.Object) error {
 		}
 	}
 	_, _ = fmt.Fprintln(out)
+	if b.Details != "" {
+		_, _ = fmt.Fprintln(out, b.Details)
+	}
 	if len(b.Report.Points) == 0 {
 		return nil
 	}

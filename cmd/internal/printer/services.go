@@ -81,8 +81,8 @@ func lastFailure(s admin.Service, now time.Time) string {
 		}
 		out = append(out, text)
 	}
-	if in := retry(s, now); in != "" {
-		out = append(out, "retry "+in)
+	if again := retry(s, now); again != "" {
+		out = append(out, again)
 	}
 	return orDash(strings.Join(out, ", "))
 }
@@ -95,13 +95,14 @@ func retry(s admin.Service, now time.Time) string {
 			next = r.Restart
 		}
 	}
+	wait := next.Sub(now).Round(time.Second)
 	switch {
 	case next.IsZero():
 		return ""
-	case !next.After(now):
-		return "now"
+	case wait <= 0: // it is due, or will be before this is read
+		return "retrying now"
 	}
-	return "in " + next.Sub(now).Round(time.Second).String()
+	return "retry in " + wait.String()
 }
 
 // Watched prints the services that changed, as rows of one table.

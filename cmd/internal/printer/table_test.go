@@ -19,9 +19,11 @@ func TestLastFailure(t *testing.T) {
 		return replica.Replica{Phase: replica.Failed, Restarts: 2, Restart: now.Add(in)}
 	}
 	for want, s := range map[string]admin.Service{
-		"-":                              {},
-		"OOMKilled 1m30s ago":            {LastFailure: failed},
-		"OOMKilled 1m30s ago, retry now": {LastFailure: failed, Replicas: []replica.Replica{tried(-time.Second)}},
+		"-":                                 {},
+		"OOMKilled 1m30s ago":               {LastFailure: failed},
+		"OOMKilled 1m30s ago, retrying now": {LastFailure: failed, Replicas: []replica.Replica{tried(-time.Second)}},
+		"retrying now":                      {Replicas: []replica.Replica{tried(400 * time.Millisecond)}},
+		"retry in 1s":                       {Replicas: []replica.Replica{tried(600 * time.Millisecond)}},
 		"OOMKilled 1m30s ago, retry in 8s": {LastFailure: failed, Replicas: []replica.Replica{
 			tried(time.Minute), tried(8 * time.Second), {Phase: replica.Ready, Restart: now}}},
 		"ModelLoadFailed": {Status: service.Status{Model: service.ModelStatus{LastFailure: &service.Failure{Reason: "ModelLoadFailed"}}}},

@@ -60,6 +60,8 @@ func check(t *testing.T, o Object) {
 		KindBase:        o.Service == nil && o.Runtime == nil && o.Model == nil && o.Base != nil && o.Base.Key == o.Key,
 		KindAccelerator: o.Service == nil && o.Runtime == nil && o.Model == nil && o.Accelerator != nil && o.Accelerator.Key == o.Key,
 
+		KindBenchmark: o.Service == nil && o.Runtime == nil && o.Model == nil && o.Benchmark != nil && o.Benchmark.Key == o.Key,
+
 		KindRouting: o.Service == nil && o.Runtime == nil && o.Model == nil && o.Routing != nil && o.Routing.Common().Key == o.Key,
 	}
 	if !whole[o.Kind] || o.Key.Name == "" {

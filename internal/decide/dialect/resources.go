@@ -9,6 +9,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/dialect/kserve"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/llmisvc"
 	"roundhouse.dev/roundhouse/internal/decide/dialect/manifest"
+	"roundhouse.dev/roundhouse/internal/decide/dialect/ome"
 )
 
 // StatusForm is the shape of a kind's status.
@@ -20,6 +21,7 @@ const (
 	OfService                // what Status prints
 	OfRouting                // what RoutingStatus prints
 	OfRuntime                // conditions, of one that is refused
+	OfBenchmark              // state and failureMessage
 )
 
 // Resource is how an API server keeps a kind of manifest.
@@ -31,7 +33,7 @@ type Resource struct {
 	// are the same.
 	Versions []string
 	// ID is the kind in an object's identity: "service", "runtime", "model",
-	// "weight", [BaseID], [AcceleratorID], [CacheID], [NodeGroupID], [StorageContainerID], [ReserveID], or a routing kind in lower case.
+	// "weight", [BaseID], [AcceleratorID], [CacheID], [NodeGroupID], [StorageContainerID], [BenchmarkID], [ReserveID], or a routing kind in lower case.
 	ID     string
 	Status StatusForm
 }
@@ -66,6 +68,8 @@ const (
 	NodeGroupID = "localmodelnodegroup"
 	// StorageContainerID is that of containers that fetch models.
 	StorageContainerID = "clusterstoragecontainer"
+	// BenchmarkID is that of benchmarks, which are run once.
+	BenchmarkID = "benchmarkjob"
 	// ReserveID is that of Reserves, which are no part of the desired state of
 	// services.
 	ReserveID = "reserve"
@@ -107,6 +111,7 @@ var Resources = []Resource{
 	kept("ome.io", "ClusterBaseModel", "clusterbasemodels", modelID, WithoutStatus, "v1beta1"),
 	kept("ome.io", manifest.KindFineTunedWeight, "finetunedweights", weightID, WithoutStatus, "v1beta1"),
 	kept("ome.io", manifest.KindAcceleratorClass, "acceleratorclasses", AcceleratorID, WithoutStatus, "v1beta1"),
+	kept("ome.io", ome.KindBenchmarkJob, "benchmarkjobs", BenchmarkID, OfBenchmark, "v1beta1"),
 
 	kept("machinelearning.seldon.io", "SeldonDeployment", "seldondeployments", serviceID, OfService, "v1", "v1alpha3", "v1alpha2"),
 

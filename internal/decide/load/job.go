@@ -3,8 +3,12 @@ package load
 import (
 	"errors"
 	"net/url"
+	"path"
+	"slices"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 )
@@ -25,6 +29,58 @@ type Job struct {
 	Time     time.Duration `json:"time"`
 	// Parameters are further members of each request.
 	Parameters map[string]any `json:"parameters,omitempty"`
+	// Dataset is the URI of a file of prompts, in place of random ones: file://PATH on one
+	// machine, pvc://CLAIM/PATH on a cluster. One that is not there has no effect.
+	Dataset string `json:"dataset,omitempty"`
+	// Output is where the report is written.
+	Output Output `json:"output,omitzero"`
+	// Pod is what the pod that sends the load is to have, on a cluster.
+	Pod Pod `json:"pod,omitzero"`
+}
+
+// Subject names what is measured.
+func (j *Job) Subject() string {
+	if j.URL != "" {
+		return service.RedactURI(j.URL)
+	}
+	return j.Service.String()
+}
+
+// Output is where a report is written.
+type Output struct {
+	// URI is of the file: file://, pvc://, s3://, gs://, az:// or https:// of Azure; ""
+	// for nowhere.
+	URI string `json:"uri,omitempty"`
+	// Region is that of a bucket of S3, "" for the environment's.
+	Region string `json:"region,omitempty"`
+	// Endpoint is the address of a store that speaks S3, "" for the environment's.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Secret has the credentials for it, on a cluster: variables by their names; "" for
+	// none.
+	Secret string `json:"secret,omitempty"`
+}
+
+// Pod is what a pod is to have.
+type Pod struct {
+	Env          []corev1.EnvVar             `json:"env,omitempty"`
+	EnvFrom      []corev1.EnvFromSource      `json:"envFrom,omitempty"`
+	VolumeMounts []corev1.VolumeMount        `json:"volumeMounts,omitempty"`
+	Resources    corev1.ResourceRequirements `json:"resources,omitzero"`
+	Tolerations  []corev1.Toleration         `json:"tolerations,omitempty"`
+	NodeSelector map[string]string           `json:"nodeSelector,omitempty"`
+	Affinity     *corev1.Affinity            `json:"affinity,omitempty"`
+	Volumes      []corev1.Volume             `json:"volumes,omitempty"`
+}
+
+// Claim splits pvc://CLAIM/PATH. ok is false for any other URI, also of a claim in
+// another namespace, and for a path that leaves the volume.
+func Claim(uri string) (claim, file string, ok bool) {
+	rest, ok := strings.CutPrefix(uri, "pvc://")
+	claim, file, _ = strings.Cut(rest, "/")
+	if !ok || claim == "" || strings.Contains(claim, ":") || slices.Contains(strings.Split(file, "/"), "..") {
+		return "", "", false
+	}
+	return claim, strings.TrimPrefix(path.Clean("/"+file), "/"), true
 }
 
 // What is measured where a job does not say: as OME does.
@@ -55,13 +111,13 @@ func Endpoint(address string) (base, call string, err error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return "", "", errors.New("is not the address of a server: write http://HOST:PORT")
 	}
-	path := strings.TrimRight(u.Path, "/")
+	at := strings.TrimRight(u.Path, "/")
 	for _, c := range []struct{ suffix, call string }{{"/v1/chat/completions", "chat"}, {"/v1/completions", "completions"}, {"/v1/embeddings", "embeddings"}, {"/v1", ""}} {
-		if rest, found := strings.CutSuffix(path, c.suffix); found {
-			path, call = rest, c.call
+		if rest, found := strings.CutSuffix(at, c.suffix); found {
+			at, call = rest, c.call
 			break
 		}
 	}
-	u.Path, u.RawPath = path, ""
+	u.Path, u.RawPath = at, ""
 	return u.String(), call, nil
 }

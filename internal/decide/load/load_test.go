@@ -1,6 +1,7 @@
 package load
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -193,6 +194,41 @@ func TestEndpoint(t *testing.T) {
 	for _, address := range []string{"", "a:80", "ftp://a", "http://", "http://a?x=1", "http://a/%zz"} {
 		if base, _, err := Endpoint(address); err == nil {
 			t.Errorf("%s: %s", address, base)
+		}
+	}
+}
+
+// A summary has a line for each point, and stays below its bound whatever there is.
+func TestSummary(t *testing.T) {
+	r := Report{Points: []Point{
+		{Scenario: "D(100,100)", Concurrency: 8, Requests: 200, Failed: 1, RequestsPerSecond: 3.31, OutputTokensPerSecond: 423.7, TTFT: Quantiles{P50: 58.3, P99: 75.9}, TPOT: Quantiles{P50: 17.8, P99: 18.4}, Latency: Quantiles{P50: 2390, P99: 2430}},
+		{Scenario: "E(64)", Rate: 2, Requests: 10, RequestsPerSecond: 2, Latency: Quantiles{P50: 12, P99: 14}},
+	}}
+	want := "D(100,100), 8 at once: 200 requests, 1 failed, 3.31 requests/s, 423.7 tokens/s, TTFT 58.3 ms (p99 75.9), TPOT 17.8 ms (p99 18.4), latency 2390 ms (p99 2430)\n" +
+		"E(64), 2/s: 10 requests, 0 failed, 2 requests/s, latency 12 ms (p99 14)"
+	if got := r.Summary(4096); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for range 300 {
+		r.Points = append(r.Points, r.Points[0])
+	}
+	got := r.Summary(4096)
+	if lines := strings.Split(got, "\n"); len(got) > 4096 || len(lines) < 20 || lines[len(lines)-1] != fmt.Sprintf("and %d more", len(r.Points)-len(lines)+1) {
+		t.Errorf("%d bytes: %s", len(got), got)
+	}
+	if got := (&Report{}).Summary(10); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestClaim(t *testing.T) {
+	for uri, want := range map[string][2]string{
+		"pvc://results/a/b": {"results", "a/b"}, "pvc://results": {"results", ""}, "pvc://results/": {"results", ""}, "pvc://results//a/./b/": {"results", "a/b"},
+		"pvc://other:results/a": {}, "pvc:///a": {}, "pvc://results/../a": {}, "file:///a": {}, "": {},
+	} {
+		claim, file, ok := Claim(uri)
+		if claim != want[0] || file != want[1] || ok != (want[0] != "") {
+			t.Errorf("%s: %q %q %v", uri, claim, file, ok)
 		}
 	}
 }

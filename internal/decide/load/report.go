@@ -2,8 +2,10 @@ package load
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -128,6 +130,45 @@ type Report struct {
 	// Planned is how many points it is to have.
 	Planned int     `json:"planned"`
 	Points  []Point `json:"points"`
+}
+
+// Summary is a line for each point, as many as fit into so many bytes, and then how many
+// are left out.
+func (r *Report) Summary(most int) string {
+	var b strings.Builder
+	for i := range r.Points {
+		line := r.Points[i].summary() + "\n"
+		left := ""
+		if n := len(r.Points) - i - 1; n > 0 {
+			left = fmt.Sprintf("and %d more\n", n)
+		}
+		if b.Len()+len(line)+len(left) > most {
+			fmt.Fprintf(&b, "and %d more\n", len(r.Points)-i)
+			break
+		}
+		b.WriteString(line)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func (p *Point) summary() string {
+	load := fmt.Sprintf("%d at once", p.Concurrency)
+	if p.Rate > 0 {
+		load = fmt.Sprintf("%.4g/s", p.Rate)
+	}
+	out := fmt.Sprintf("%s, %s: %d requests, %d failed, %.4g requests/s", p.Scenario, load, p.Requests, p.Failed, p.RequestsPerSecond)
+	if p.OutputTokensPerSecond > 0 {
+		out += fmt.Sprintf(", %.4g tokens/s", p.OutputTokensPerSecond)
+	}
+	for _, q := range []struct {
+		name string
+		of   Quantiles
+	}{{"TTFT", p.TTFT}, {"TPOT", p.TPOT}, {"latency", p.Latency}} {
+		if q.of != (Quantiles{}) {
+			out += fmt.Sprintf(", %s %.4g ms (p99 %.4g)", q.name, q.of.P50, q.of.P99)
+		}
+	}
+	return out
 }
 
 // counts is how often each value occurred. Values have five digits, in microseconds, so

@@ -173,10 +173,14 @@ func (s Service) Superseded() (n int) {
 // Benchmark is how far a benchmark is, and what it measured until now.
 type Benchmark struct {
 	// State is Pending, Running, Completed or Failed; Reason is why it failed.
-	State  string      `json:"state"`
-	Reason string      `json:"reason,omitempty"`
-	Target string      `json:"target"`
-	Report load.Report `json:"report"`
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	Target string `json:"target"`
+	// Output is where the report is written besides.
+	Output string `json:"output,omitempty"`
+	// Details are what a cluster knows of what was measured, in place of the report.
+	Details string      `json:"details,omitempty"`
+	Report  load.Report `json:"report"`
 }
 
 // ModelCache is how far a model is that is fetched ahead of its use.

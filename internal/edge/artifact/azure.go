@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -231,6 +232,24 @@ func (a *azureSource) request(ctx context.Context, loc location, o object, from 
 			req.Header.Set("If-Match", o.Validator)
 		}
 	})
+}
+
+func (a *azureSource) put(ctx context.Context, loc location, content []byte) error {
+	b, err := a.locate(loc)
+	if err != nil {
+		return err
+	}
+	if b.key == "" || strings.HasSuffix(b.key, "/") {
+		return errNoObject(loc)
+	}
+	_, _, err = a.requests.fetchSmall(ctx, loc.String(), azureListHints, maxPage, func(ctx context.Context) (*http.Request, error) {
+		return a.authorised(ctx, loc, b, b.key, nil, func(req *http.Request) {
+			carry(req, http.MethodPut, content)
+			req.Header.Set("X-Ms-Blob-Type", "BlockBlob")
+			req.Header.Set("Content-Length", strconv.Itoa(len(content))) // which is signed
+		})
+	})
+	return err
 }
 
 // authorised makes a request for a blob, or for its container when key is

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -115,6 +116,15 @@ func newGCS(t *testing.T, pageSize int) (*bucketServer, map[string]*gcsObject) {
 			return
 		}
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(o.content))
+	})
+	mux.HandleFunc("POST /upload/storage/v1/b/bucket/o", func(w http.ResponseWriter, r *http.Request) {
+		content, err := io.ReadAll(r.Body)
+		if err != nil || r.URL.Query().Get("uploadType") != "media" || r.URL.Query().Get("name") == "" {
+			http.Error(w, "no upload of one object at once", http.StatusBadRequest)
+			return
+		}
+		b.put(r.URL.Query().Get("name"), content)
+		_, _ = w.Write([]byte(`{"kind":"storage#object"}`))
 	})
 	srv := httptest.NewServer(b.watch(mux))
 	t.Cleanup(srv.Close)

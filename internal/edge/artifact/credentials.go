@@ -24,6 +24,9 @@ type Credentials struct {
 	// Region is that of a bucket of S3, until the store says another; "" for the
 	// variables'.
 	Region string
+	// Endpoint is the address of a store that speaks S3, in place of the variables'. It
+	// counts for [Put].
+	Endpoint string
 	// Authorities are certificates in PEM that vouch for the store, beside those that
 	// this machine trusts.
 	Authorities string

@@ -24,6 +24,7 @@ type gcsSource struct {
 	requests *requester
 	limits   limits
 	env      environment
+	scope    string // what its tokens allow
 	log      *slog.Logger
 
 	mu      sync.Mutex
@@ -32,7 +33,10 @@ type gcsSource struct {
 	why     string    // and why those that there are give no token
 }
 
-const gcsReadScope = "https://www.googleapis.com/auth/devstorage.read_only"
+const (
+	gcsReadScope  = "https://www.googleapis.com/auth/devstorage.read_only"
+	gcsWriteScope = "https://www.googleapis.com/auth/devstorage.read_write"
+)
 
 // hints are those of a download: its object was listed a moment ago.
 func (g *gcsSource) hints() hints {
@@ -119,7 +123,12 @@ func (g *gcsSource) authorised(ctx context.Context, loc location, key string, qu
 	if key != "" {
 		address += "/" + strings.ReplaceAll(escapeKey(key), "/", "%2F")
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?"+query.Encode(), nil)
+	return g.admitted(ctx, loc, address+"?"+query.Encode(), emulated)
+}
+
+// admitted makes a request for an address, which shows the token that there is.
+func (g *gcsSource) admitted(ctx context.Context, loc location, address string, emulated bool) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: STORAGE_EMULATOR_HOST is not an address such as localhost:4443", loc)
 	}
@@ -130,6 +139,20 @@ func (g *gcsSource) authorised(ctx context.Context, loc location, key string, qu
 		t.SetAuthHeader(req)
 	}
 	return req, nil
+}
+
+func (g *gcsSource) put(ctx context.Context, loc location, content []byte) error {
+	base, emulated := g.env.gcsBase()
+	query := url.Values{"uploadType": {"media"}, "name": {strings.TrimPrefix(loc.url.Path, "/")}}
+	address := base + "/upload/storage/v1/b/" + url.PathEscape(loc.url.Host) + "/o?" + query.Encode()
+	_, _, err := g.requests.fetchSmall(ctx, loc.String(), gcsListHints, maxPage, func(ctx context.Context) (*http.Request, error) {
+		req, err := g.admitted(ctx, loc, address, emulated)
+		if err == nil {
+			carry(req, http.MethodPost, content)
+		}
+		return req, err
+	})
+	return g.whyDenied(err)
 }
 
 func (e environment) gcsBase() (base string, emulated bool) {
@@ -154,7 +177,7 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 		// The token source outlives this request, so it gets the store's
 		// client and no deadline of the caller.
 		lasting := context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, g.requests.client)
-		creds, err := g.env.googleCredentials(lasting)
+		creds, err := g.env.googleCredentials(lasting, g.scope)
 		if err != nil {
 			g.noCreds = time.Now()
 			g.log.DebugContext(ctx, "no Google credentials found; asking Cloud Storage anonymously", "error", err)
@@ -175,14 +198,14 @@ func (g *gcsSource) token(ctx context.Context) *oauth2.Token {
 // handed on key by key, as variables.
 const googleVariable = "gcloud-application-credentials.json"
 
-func (e environment) googleCredentials(ctx context.Context) (*google.Credentials, error) {
+func (e environment) googleCredentials(ctx context.Context, scope string) (*google.Credentials, error) {
 	if raw := e.Getenv(googleVariable); raw != "" && (e != nil || e.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "") {
-		return google.CredentialsFromJSONWithType(ctx, []byte(raw), google.ServiceAccount, gcsReadScope)
+		return google.CredentialsFromJSONWithType(ctx, []byte(raw), google.ServiceAccount, scope)
 	}
 	if e != nil {
 		return nil, errors.New("there is no " + googleVariable)
 	}
-	return google.FindDefaultCredentials(ctx, gcsReadScope)
+	return google.FindDefaultCredentials(ctx, scope)
 }
 
 // whyDenied adds to a refusal why the credentials gave no token.

@@ -1,7 +1,9 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/xml"
 	"errors"
@@ -27,6 +29,7 @@ type s3Source struct {
 	requests *requester
 	limits   limits
 	env      environment
+	address  string // of the store, "" for that of env
 	log      *slog.Logger
 
 	mu       sync.Mutex
@@ -48,6 +51,9 @@ type s3Endpoint struct {
 
 // emptySHA256 is the digest of a request without a body.
 const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+// s3Sum is the header with the digest of a request's body.
+const s3Sum = "X-Amz-Content-Sha256"
 
 func (c *s3Source) hints() hints {
 	return hints{
@@ -151,6 +157,26 @@ func (c *s3Source) request(ctx context.Context, loc location, o object, from int
 	})
 }
 
+func (c *s3Source) put(ctx context.Context, loc location, content []byte) error {
+	key := strings.TrimPrefix(loc.url.Path, "/")
+	send := func() error {
+		_, _, err := c.requests.fetchSmall(ctx, loc.String(), c.hints(), maxPage, func(ctx context.Context) (*http.Request, error) {
+			return c.signed(ctx, loc, key, nil, func(req *http.Request) {
+				carry(req, http.MethodPut, content)
+				sum := sha256.Sum256(content)
+				req.Header.Set(s3Sum, hex.EncodeToString(sum[:]))
+			})
+		})
+		return err
+	}
+	err := send()
+	var answer *answerError
+	if errors.As(err, &answer) && c.learnRegion(loc.url.Host, answer.region) {
+		err = send()
+	}
+	return whyDenied(err)
+}
+
 // signed makes a request for a key, or for the bucket when key is empty.
 func (c *s3Source) signed(ctx context.Context, loc location, key string, query url.Values, edit func(*http.Request)) (*http.Request, error) {
 	e, err := c.connect(ctx)
@@ -172,8 +198,9 @@ func (c *s3Source) signed(ctx context.Context, loc location, key string, query u
 	if !ok {
 		return req, nil
 	}
-	req.Header.Set("X-Amz-Content-Sha256", emptySHA256)
-	err = v4.NewSigner().SignHTTP(ctx, creds, req, emptySHA256, "s3", region, time.Now(),
+	sum := cmp.Or(req.Header.Get(s3Sum), emptySHA256)
+	req.Header.Set(s3Sum, sum)
+	err = v4.NewSigner().SignHTTP(ctx, creds, req, sum, "s3", region, time.Now(),
 		func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot sign the request: %w", loc, err)
@@ -225,7 +252,7 @@ func (c *s3Source) connect(ctx context.Context) (*s3Endpoint, error) {
 	if isTrue(c.env.Getenv("awsAnonymousCredential")) {
 		e.creds = nil
 	}
-	address := c.env.s3Address(cfg)
+	address := cmp.Or(c.address, c.env.s3Address(cfg))
 	if address != "" {
 		if e.base, err = url.Parse(strings.TrimSuffix(address, "/")); err != nil || e.base.Host == "" {
 			return nil, errors.New("AWS_ENDPOINT_URL or S3_ENDPOINT is not a URL such as http://localhost:9000")

@@ -59,7 +59,7 @@ func sources(cfg Config, r *requester, env environment, log *slog.Logger) map[st
 		"http":  &httpSource{requests: r, env: env},
 		"https": &httpSource{requests: r, env: env},
 		"s3":    &s3Source{requests: r, limits: most, env: env, log: log},
-		"gs":    &gcsSource{requests: r, limits: most, env: env, log: log},
+		"gs":    &gcsSource{requests: r, limits: most, env: env, scope: gcsReadScope, log: log},
 		"hf":    &hfSource{requests: r, limits: most, env: env, hub: cfg.HubEndpoint},
 		"oci":   &ociSource{requests: r, env: env},
 		"az":    &azureSource{requests: r, limits: most, env: env},

@@ -72,25 +72,10 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 			return nil, fmt.Errorf("cannot create the store's folder: %w", err)
 		}
 	}
-	trust := &trusts{publicOnly: cfg.PublicOnly}
-	if client == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.MaxIdleConnsPerHost = 16 // several ranges of a file are read at a time
-		// Over HTTP/2 they would share one TCP connection and its losses.
-		transport.Protocols = new(http.Protocols)
-		transport.Protocols.SetHTTP1(true)
-		client, trust.transport = &http.Client{Transport: transport}, transport
-		if cfg.PublicOnly {
-			client.Transport = newPublicOnly(transport)
-		}
-	}
-	if trust.transport == nil { // a client of the caller's, whose own one may be of any kind
-		trust.transport = http.DefaultTransport.(*http.Transport)
-	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	r := &requester{client: guardRedirects(client), trusts: trust, most: cfg.Attempts, wait: cfg.RetryWait, stall: cfg.StallTimeout}
+	r := newRequester(cfg, client)
 	d := &folder{dir: cfg.Dir, disk: realDisk{}}
 	k := &retention{folder: d, blobs: cfg.Blobs, bound: cfg.StoreBytes, boundName: cfg.BoundName, ask: cfg.InUse, log: log, locked: map[string]*os.File{}, reserved: map[string]int64{}}
 	n := &installer{folder: d, blobs: cfg.Blobs, limits: limits{cfg.MaxFiles, cfg.MaxBytes}, expansion: cfg.MaxExpansion}
@@ -107,6 +92,26 @@ func New(cfg Config, client *http.Client, log *slog.Logger) (*Store, error) {
 		},
 		uploads: &uploads{folder: d, retention: k, installer: n, maxBytes: cfg.MaxBytes},
 	}, nil
+}
+
+// newRequester makes the requester of a store with this client, nil for one of its own.
+func newRequester(cfg Config, client *http.Client) *requester {
+	trust := &trusts{publicOnly: cfg.PublicOnly}
+	if client == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.MaxIdleConnsPerHost = 16 // several ranges of a file are read at a time
+		// Over HTTP/2 they would share one TCP connection and its losses.
+		transport.Protocols = new(http.Protocols)
+		transport.Protocols.SetHTTP1(true)
+		client, trust.transport = &http.Client{Transport: transport}, transport
+		if cfg.PublicOnly {
+			client.Transport = newPublicOnly(transport)
+		}
+	}
+	if trust.transport == nil { // a client of the caller's, whose own one may be of any kind
+		trust.transport = http.DefaultTransport.(*http.Transport)
+	}
+	return &requester{client: guardRedirects(client), trusts: trust, most: cfg.Attempts, wait: cfg.RetryWait, stall: cfg.StallTimeout}
 }
 
 func (s *Store) limits() limits { return limits{s.cfg.MaxFiles, s.cfg.MaxBytes} }

@@ -17,6 +17,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/load"
+	"roundhouse.dev/roundhouse/internal/state/wakeup"
 )
 
 // API is which calls of a server are measured.
@@ -95,6 +96,66 @@ type Benchmark struct {
 	Progress func(point int, p Progress)
 	// Done is told each point, where it is not nil.
 	Done func(load.Report)
+	// Keep writes the report somewhere, where it is not nil: before the first request, so
+	// that no load is sent whose report cannot be written, and once all is measured.
+	Keep func(context.Context, load.Report) error
+}
+
+// KeepError is why a report could not be written.
+type KeepError struct{ Err error }
+
+func (e *KeepError) Error() string { return "the report cannot be written: " + e.Err.Error() }
+
+// Unwrap is what the place says.
+func (e *KeepError) Unwrap() error { return e.Err }
+
+const (
+	// keepTimeout bounds the writing of a report.
+	keepTimeout = 2 * time.Minute
+	// cutTimeout bounds it once the benchmark has been ended early.
+	cutTimeout = 10 * time.Second
+)
+
+// keep writes a report.
+func (b *Benchmark) keep(ctx context.Context, r load.Report) error {
+	if b.Keep == nil {
+		return nil
+	}
+	limit := keepTimeout
+	if ctx.Err() != nil {
+		ctx, limit = context.WithoutCancel(ctx), cutTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := b.Keep(ctx, r); err != nil {
+		return &KeepError{err}
+	}
+	return nil
+}
+
+// RunWithin is Run of a target that may not answer yet: where the first request is not
+// answered it is tried again, for so long. told is told the first error, where it is not nil.
+func (b *Benchmark) RunWithin(ctx context.Context, patience time.Duration, told func(error)) (load.Report, error) {
+	for until, first := time.Now().Add(patience), true; ; first = false {
+		r, err := b.Run(ctx)
+		if !Unanswered(r, err) || !time.Now().Add(retryInterval).Before(until) {
+			return r, err
+		}
+		if first && told != nil {
+			told(err)
+		}
+		wakeup.New().Sleep(ctx, time.Now().Add(retryInterval))
+		if ctx.Err() != nil {
+			return r, err
+		}
+	}
+}
+
+// Unanswered reports whether a benchmark failed by its target, which did not answer its
+// first request.
+func Unanswered(r load.Report, err error) bool {
+	var unkept *KeepError
+	return err != nil && len(r.Points) == 0 && !errors.As(err, &unkept) && !errors.Is(err, context.Canceled)
 }
 
 // Run measures every load, one after the other. Once ctx ends the report has what was
@@ -102,7 +163,7 @@ type Benchmark struct {
 // is not answered ends the benchmark.
 func (b *Benchmark) Run(ctx context.Context) (load.Report, error) {
 	r := load.Report{Target: service.RedactURI(b.Target.Base), Model: b.Target.Model, API: string(b.Target.API), Started: time.Now().UTC(), Planned: len(b.Loads), Points: []load.Point{}}
-	if err := b.Target.Validate(); err != nil {
+	if err := errors.Join(b.Target.Validate(), b.keep(ctx, r)); err != nil {
 		return r, err
 	}
 	for i, l := range b.Loads {
@@ -119,6 +180,9 @@ func (b *Benchmark) Run(ctx context.Context) (load.Report, error) {
 		c.close()
 		if err != nil {
 			r.Ended = time.Now().UTC()
+			if len(r.Points) > 0 {
+				err = errors.Join(err, b.keep(ctx, r))
+			}
 			return r, err
 		}
 		if measured.Requests > 0 || ctx.Err() == nil {
@@ -132,7 +196,7 @@ func (b *Benchmark) Run(ctx context.Context) (load.Report, error) {
 		}
 	}
 	r.Ended = time.Now().UTC()
-	return r, ctx.Err()
+	return r, errors.Join(ctx.Err(), b.keep(ctx, r))
 }
 
 func seeded(seed, stream uint64) load.Random { return rand.New(rand.NewPCG(seed, stream)) }

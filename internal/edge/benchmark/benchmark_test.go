@@ -274,3 +274,78 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// A report is written before the first request and at the end. Where it cannot be, no
+// request is sent, or the benchmark fails with what it measured.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept []int // points
+		var refuse error
+		run := func(ctx context.Context, e *engine) (load.Report, error) {
+			kept = nil
+			b := &Benchmark{Target: target(e), Loads: []load.Load{of(5, 1), of(5, 2)}, Keep: func(ctx context.Context, r load.Report) error {
+				kept = append(kept, len(r.Points))
+				if len(kept) == 2 && refuse == nil {
+					return ctx.Err()
+				}
+				return refuse
+			}}
+			return b.RunWithin(ctx, time.Hour, nil)
+		}
+		e := &engine{first: time.Second, each: time.Second}
+		if r, err := run(t.Context(), e); err != nil || len(r.Points) != 2 || !slices.Equal(kept, []int{0, 2}) {
+			t.Errorf("%+v, %v, kept %v", r, err, kept)
+		}
+		refuse = errors.New("no room")
+		e = &engine{first: time.Second, each: time.Second}
+		if r, err := run(t.Context(), e); err == nil || err.Error() != "the report cannot be written: no room" || len(r.Points) != 0 || len(e.bodies) != 0 || len(kept) != 1 {
+			t.Errorf("%+v, %v, %d requests, kept %v", r, err, len(e.bodies), kept)
+		}
+		refuse = nil
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute+10*time.Second) // within the second point
+		defer cancel()
+		if r, err := run(ctx, e); !errors.Is(err, context.DeadlineExceeded) || len(r.Points) != 2 || !slices.Equal(kept, []int{0, 2}) || !r.Points[1].Interrupted {
+			t.Errorf("%+v, %v, kept %v", r, err, kept)
+		}
+	})
+}
+
+// A target that does not answer is tried again for so long, and measured once it does.
+func TestRunWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := of(5, 1)
+		l.WarmUp = 1
+		down, up := &engine{status: 503}, &engine{first: time.Second, each: time.Second}
+		var told []string
+		b := &Benchmark{Target: target(down), Loads: []load.Load{l}}
+		began := time.Now()
+		_, err := b.RunWithin(t.Context(), time.Minute, func(err error) { told = append(told, err.Error()) })
+		if took := time.Since(began); err == nil || took < 50*time.Second || took > time.Minute || !slices.Equal(told, []string{"503 Service Unavailable: busy"}) {
+			t.Errorf("%v after %v, told %q", err, took, told)
+		}
+		b.Target.Transport = turning{began: time.Now(), before: down, then: up}
+		if r, err := b.RunWithin(t.Context(), time.Minute, nil); err != nil || len(r.Points) != 1 || r.Points[0].Requests != 5 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		b.Target.Transport = down
+		began = time.Now()
+		if _, err := b.RunWithin(ctx, time.Hour, nil); err == nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// turning is an engine that takes half a minute to answer.
+type turning struct {
+	began        time.Time
+	before, then *engine
+}
+
+func (e turning) RoundTrip(r *http.Request) (*http.Response, error) {
+	if time.Since(e.began) < 30*time.Second {
+		return e.before.RoundTrip(r)
+	}
+	return e.then.RoundTrip(r)
+}

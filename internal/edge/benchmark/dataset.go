@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"roundhouse.dev/roundhouse/internal/decide/load"
 )
@@ -22,6 +23,16 @@ type Prompt struct {
 	Text     string
 	Messages []json.RawMessage // a chat's, in place of Text
 	Output   int               // tokens of the answer at most; 0 for the scenario's
+}
+
+// OpenPrompts reads the prompts of a file.
+func OpenPrompts(file string, api API) ([]Prompt, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return ReadPrompts(file, f, api)
 }
 
 // ReadPrompts reads lines of JSON with "prompt" (a text) or "messages", and, where they

@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/load"
+	"roundhouse.dev/roundhouse/internal/state/wakeup"
 )
 
 // State is how far a job is, in OME's words.
@@ -45,6 +46,8 @@ type JobsConfig struct {
 	List func() []Job
 	// Target is whose answers a job measures.
 	Target func(*load.Job) Target
+	// Keep writes the report of a job to its output.
+	Keep func(context.Context, *load.Job, load.Report) error
 	// Store keeps outcomes over restarts.
 	Store Store
 	Log   *slog.Logger
@@ -62,7 +65,7 @@ type Store interface {
 // ended is run again. It is safe for concurrent use.
 type Jobs struct {
 	cfg     JobsConfig
-	changed chan struct{}
+	changed wakeup.Bell
 
 	mu       sync.Mutex
 	outcomes map[service.Key]Outcome
@@ -78,7 +81,7 @@ type tries struct {
 
 // NewJobs makes a runner with the outcomes that are stored.
 func NewJobs(cfg JobsConfig) *Jobs {
-	j := &Jobs{cfg: cfg, changed: make(chan struct{}, 1), outcomes: map[service.Key]Outcome{}, tries: map[service.Key]tries{}}
+	j := &Jobs{cfg: cfg, changed: wakeup.New(), outcomes: map[service.Key]Outcome{}, tries: map[service.Key]tries{}}
 	stored, err := cfg.Store.Load()
 	if err != nil {
 		cfg.Log.Warn("not all reports of benchmarks can be read", "error", err)
@@ -95,12 +98,7 @@ func NewJobs(cfg JobsConfig) *Jobs {
 }
 
 // Changed has the jobs looked at again.
-func (j *Jobs) Changed() {
-	select {
-	case j.changed <- struct{}{}:
-	default:
-	}
-}
+func (j *Jobs) Changed() { j.changed.Ring() }
 
 // Outcome is what is known of a job.
 func (j *Jobs) Outcome(k service.Key, mark string) Outcome {
@@ -121,26 +119,10 @@ func (j *Jobs) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		next, again := j.next(time.Now())
 		if next == nil {
-			j.sleep(ctx, again)
+			j.changed.Sleep(ctx, again)
 			continue
 		}
 		j.run(ctx, next)
-	}
-}
-
-// sleep returns once the jobs have changed, one is to be tried again, or ctx has ended.
-// A zero time is never.
-func (j *Jobs) sleep(ctx context.Context, until time.Time) {
-	var due <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-j.changed:
-	case <-due:
-	case <-ctx.Done():
 	}
 }
 
@@ -196,7 +178,7 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 		defer close(watched)
 		for {
 			select {
-			case <-j.changed:
+			case <-j.changed.Rung():
 				if !j.wanted(job) {
 					cancel()
 					j.Changed() // for Run
@@ -211,16 +193,16 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 	defer j.begin(service.Key{})
 	o := Outcome{Mark: job.Mark, State: Running, Reason: j.Outcome(job.Key, job.Mark).Reason}
 	j.keep(job.Key, o)
-	loads, err := job.Plan()
-	planned := err == nil
-	if planned {
-		b := &Benchmark{Target: j.cfg.Target(&job.Job), Loads: loads, Done: func(r load.Report) {
+	b, err := j.benchmark(job)
+	prepared := err == nil
+	if prepared {
+		b.Done = func(r load.Report) {
 			o.Reason, o.Report = "", r
 			o.Report.Points = append([]load.Point{}, r.Points...)
 			if running.Err() == nil {
 				j.keep(job.Key, o)
 			}
-		}}
+		}
 		o.Report, err = b.Run(running)
 	}
 	cut := running.Err() != nil
@@ -231,7 +213,7 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 		return // it is run again, or is gone
 	case err == nil:
 		o.State, o.Reason = Completed, ""
-	case planned && len(o.Report.Points) == 0 && j.again(job, err):
+	case prepared && Unanswered(o.Report, err) && j.again(job, err):
 		o.State, o.Reason = Pending, fmt.Sprintf("its first request was not answered, and is tried again for up to %.0f minutes: %v", patience.Minutes(), err)
 	default:
 		o.State, o.Reason = Failed, err.Error()
@@ -239,6 +221,24 @@ func (j *Jobs) run(ctx context.Context, job *Job) {
 	}
 	j.keep(job.Key, o)
 	j.Changed() // what came while it ran
+}
+
+// benchmark is that of a job, or why there is none.
+func (j *Jobs) benchmark(job *Job) (*Benchmark, error) {
+	loads, err := job.Plan()
+	if err != nil {
+		return nil, err
+	}
+	b := &Benchmark{Target: j.cfg.Target(&job.Job), Loads: loads}
+	if file, local := service.LocalPath(job.Dataset); local && file != "" {
+		if b.Prompts, err = OpenPrompts(file, b.Target.API); err != nil {
+			return nil, fmt.Errorf("spec.dataset: %w", err)
+		}
+	}
+	if job.Output.URI != "" {
+		b.Keep = func(ctx context.Context, r load.Report) error { return j.cfg.Keep(ctx, &job.Job, r) }
+	}
+	return b, nil
 }
 
 // begin notes the job that runs from now on.

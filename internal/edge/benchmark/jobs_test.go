@@ -2,6 +2,7 @@ package benchmark
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"sync"
@@ -173,6 +174,41 @@ func TestJobWaitsForItsTarget(t *testing.T) {
 		synctest.Wait()
 		if o := j.Outcome(a.Key, "1"); o.State != Completed || o.Reason != "" || o.Report.Points[0].Requests != 10 {
 			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// The report of a job goes to its output; one that cannot be written fails the job at once,
+// and so does a file of prompts that is not there.
+func TestJobOutput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := job("a", "1"), job("b", "1"), job("c", "1")
+		a.Output.URI, b.Output.URI, c.Dataset = "s3://bucket/report.json", "s3://refused/report.json", "file:///none/prompts.jsonl"
+		want := &desired{jobs: []Job{a, b, c}}
+		kept := map[string]int{}
+		e := &engine{first: time.Second, each: time.Second}
+		j := NewJobs(JobsConfig{List: want.list, Target: func(*load.Job) Target { return target(e) }, Store: &texts{of: map[service.Key][]byte{}}, Log: slog.New(slog.DiscardHandler),
+			Keep: func(_ context.Context, of *load.Job, r load.Report) error {
+				if of.Name == "b" {
+					return errors.New("access denied")
+				}
+				kept[of.Output.URI] = len(r.Points)
+				return nil
+			}})
+		go j.Run(t.Context())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, of := range []struct {
+			job    Job
+			state  State
+			reason string
+		}{{a, Completed, ""}, {b, Failed, "the report cannot be written: access denied"}, {c, Failed, "spec.dataset: open /none/prompts.jsonl: no such file or directory"}} {
+			if o := j.Outcome(of.job.Key, "1"); o.State != of.state || o.Reason != of.reason {
+				t.Errorf("%s is %s (%s), want %s (%s)", of.job.Name, o.State, o.Reason, of.state, of.reason)
+			}
+		}
+		if len(kept) != 1 || kept[a.Output.URI] != 1 || len(e.bodies) != 11 {
+			t.Errorf("%v, %d requests", kept, len(e.bodies))
 		}
 	})
 }

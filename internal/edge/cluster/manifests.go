@@ -21,6 +21,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/load"
 	"roundhouse.dev/roundhouse/internal/decide/route"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
@@ -32,6 +33,7 @@ type Manifest struct {
 	// Status is what stands there, in the words of the manifest's dialect.
 	Status     any
 	Generation int64
+	UID        types.UID
 	// Problems are why the manifest cannot be read; Object then has its names
 	// alone.
 	Problems []string
@@ -158,7 +160,7 @@ const annotationApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // manifest reads an object of the API.
 func manifest(r *dialect.Resource, u *unstructured.Unstructured) (*Manifest, error) {
-	m := &Manifest{Status: u.Object["status"], Generation: u.GetGeneration(), written: dialect.Authored(u.Object, annotationApplied)}
+	m := &Manifest{Status: u.Object["status"], Generation: u.GetGeneration(), UID: u.GetUID(), written: dialect.Authored(u.Object, annotationApplied)}
 	m.Written = slices.ContainsFunc(u.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == shape.FieldManager && f.Subresource == "status"
 	})
@@ -206,6 +208,8 @@ func unread(r *dialect.Resource, u *unstructured.Unstructured) dialect.Object {
 		o.Kind, o.ModelCache = dialect.KindModelCache, &service.ModelCache{Meta: common}
 	case dialect.NodeGroupID:
 		o.Kind, o.NodeGroup = dialect.KindNodeGroup, &service.NodeGroup{Meta: common}
+	case dialect.BenchmarkID:
+		o.Kind, o.Benchmark = dialect.KindBenchmark, &load.Job{Meta: common}
 	case dialect.ReserveID:
 		o.Kind = dialect.KindReserve
 	}

@@ -11,6 +11,7 @@ import (
 
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/precache"
+	"roundhouse.dev/roundhouse/internal/state/wakeup"
 )
 
 // maxFetches is how many models are fetched at a time.
@@ -48,7 +49,7 @@ type Config struct {
 // Fetches are the fetches of models. It is safe for concurrent use.
 type Fetches struct {
 	cfg     Config
-	changed chan struct{}
+	changed wakeup.Bell
 
 	mu  sync.Mutex
 	all map[service.Key]*fetch
@@ -67,7 +68,7 @@ type fetch struct {
 
 // New makes fetches, which Run starts.
 func New(cfg Config) *Fetches {
-	return &Fetches{cfg: cfg, changed: make(chan struct{}, 1), all: map[service.Key]*fetch{}}
+	return &Fetches{cfg: cfg, changed: wakeup.New(), all: map[service.Key]*fetch{}}
 }
 
 // Changed has the models looked at again, and what failed tried again now: what it lacked
@@ -79,14 +80,7 @@ func (f *Fetches) Changed() {
 		one.Again, one.doubtful = time.Time{}, true
 	}
 	f.mu.Unlock()
-	f.wake()
-}
-
-func (f *Fetches) wake() {
-	select {
-	case f.changed <- struct{}{}:
-	default:
-	}
+	f.changed.Ring()
 }
 
 // Outcome is what is known of a model.
@@ -105,23 +99,7 @@ func (f *Fetches) Run(ctx context.Context) {
 	defer running.Wait()
 	for ctx.Err() == nil {
 		again := f.look(ctx, &running)
-		f.sleep(ctx, again)
-	}
-}
-
-// sleep returns once the models have changed, one is to be tried again, or ctx has ended.
-// A zero time is never.
-func (f *Fetches) sleep(ctx context.Context, until time.Time) {
-	var due <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-f.changed:
-	case <-due:
-	case <-ctx.Done():
+		f.changed.Sleep(ctx, again)
 	}
 }
 
@@ -216,5 +194,5 @@ func (f *Fetches) fetch(ctx context.Context, m Model, one *fetch) {
 	if !ended && !same && (err == nil || now.Reason != before) {
 		f.cfg.Told(m.Key, now)
 	}
-	f.wake()
+	f.changed.Ring()
 }

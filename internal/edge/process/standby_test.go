@@ -94,7 +94,9 @@ func wantStopped(t *testing.T, pid int) {
 	if err != nil || !strings.Contains(string(status), "T (stopped)") {
 		t.Errorf("process %d is not stopped: %s %v", pid, status, err)
 	}
-	if in := field(string(status), "VmSwap:"); in < 16<<10 {
-		t.Errorf("%d KiB of its memory are in swap", in)
+	_, swapped, _ := strings.Cut(string(status), "VmSwap:")
+	kib := 0
+	if _, err := fmt.Sscan(swapped, &kib); err != nil || kib < 16<<10 {
+		t.Errorf("%d KiB of its memory are in swap: %v", kib, err)
 	}
 }

@@ -70,7 +70,7 @@ const (
 
 // BenchmarkKind is the kind in the ID of a benchmark. The fleet keeps it and runs
 // nothing.
-const BenchmarkKind = "benchmarkjob"
+const BenchmarkKind = dialect.BenchmarkID
 
 // Kinds in the IDs of models that are fetched ahead of their use, and of the nodes that
 // keep them. The fleet keeps them and fetches nothing.

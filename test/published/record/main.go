@@ -235,6 +235,8 @@ func text(path []string, s string) string {
 		return "example/image:1"
 	case isURI && strings.ContainsAny(s, "{}<>"):
 		return scheme + "://example.{$domain}/model"
+	case strings.HasPrefix(s, "oci://n/"): // Oracle's object storage, which is no registry
+		return "oci://n/example/b/example/o/model"
 	case isURI:
 		return scheme + "://example/model"
 	case key == "path" && (above == "local" || above == "hostPath") && strings.HasPrefix(s, "/"):

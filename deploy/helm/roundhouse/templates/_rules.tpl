@@ -200,8 +200,15 @@ about what no namespace holds; "own" rules hold in the release's namespace.
 - apiGroups: [roundhouse.dev]
   resources: [reserves/status]
   verbs: [patch]
-{{- if .Values.reserves.enabled }}
-# Images are pulled by Jobs.
+# Benchmarks, whose status it writes.
+- apiGroups: [ome.io]
+  resources: [benchmarkjobs]
+  verbs: [get, list, watch]
+- apiGroups: [ome.io]
+  resources: [benchmarkjobs/status]
+  verbs: [get, patch, update]
+{{- if or .Values.reserves.enabled .Values.benchmarks.enabled }}
+# Images are pulled, and the load of benchmarks is sent, by Jobs.
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [list, watch, create, delete]

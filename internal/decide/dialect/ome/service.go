@@ -235,7 +235,7 @@ var Schemas = []manifest.Schema{
 	manifest.SchemaOf(v1beta1, "ClusterBaseModel", func(r *manifest.Reader, m *baseModel, o *manifest.Object) { readModel(r, m, true, o) }),
 	manifest.SchemaOf(v1beta1, manifest.KindFineTunedWeight, readWeight),
 	manifest.SchemaOf(v1beta1, manifest.KindAcceleratorClass, readClass),
-	manifest.OneMachineSchema(v1beta1, "BenchmarkJob", "is run on one machine alone: in a cluster `roundhouse bench SERVICE --context CONTEXT` sends the load, or OME's own controller runs it", readBenchmark),
+	manifest.SchemaOf(v1beta1, KindBenchmarkJob, readBenchmark),
 }
 
 // words are OME's; the form of its status is KServe's.

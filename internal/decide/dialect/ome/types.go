@@ -283,6 +283,8 @@ var Notes = manifest.Notes{
 		"downloadPolicy": manifest.Never("has no effect: a model is fetched anew only when its source has changed"),
 	},
 	reflect.TypeFor[benchmarkJobSpec](): benchmarkNotes,
+	reflect.TypeFor[benchmarkStorage](): benchmarkStorageNotes,
+	reflect.TypeFor[podOverride]():      podOverrideNotes,
 	reflect.TypeFor[runtimePod](): manifest.Only(manifest.PodNotes, "volumes", "nodeSelector", "affinity", "tolerations",
 		"imagePullSecrets", "schedulerName", "hostIPC", "dnsPolicy", "hostNetwork"),
 }

@@ -49,6 +49,7 @@ var projects = map[string][]definition{
 		{ome, "ClusterBaseModel", "clusterbasemodels", []string{"v1beta1"}, "", true},
 		{ome, "FineTunedWeight", "finetunedweights", []string{"v1beta1"}, "", true},
 		{ome, "AcceleratorClass", "acceleratorclasses", []string{"v1beta1"}, "", true},
+		{ome, "BenchmarkJob", "benchmarkjobs", []string{"v1beta1"}, "", false},
 	},
 	"gie": {
 		{gie, "InferencePool", "inferencepools", []string{"v1"}, "infpool", false},

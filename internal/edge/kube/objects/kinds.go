@@ -16,6 +16,8 @@ const (
 	ServiceStatus = dialect.OfService
 	RoutingStatus = dialect.OfRouting
 	RuntimeStatus = dialect.OfRuntime
+
+	BenchmarkStatus = dialect.OfBenchmark
 )
 
 // Kind is one kind of manifest that may be watched.

@@ -109,9 +109,15 @@ func (s *Source) claim(ctx context.Context, i item) (*claim, error) {
 
 // withheld reports whether a service is not served because another controller
 // serves it. One that runs continues: a conflict between operators must not
-// fail its requests.
+// fail its requests. A benchmark is run by one of them alone, too.
 func (s *Source) withheld(id fleet.ID, c *claim) bool {
-	return c.other != nil && id.Kind == serviceID && s.cfg.Records.Manifest(id.Key) == nil
+	switch {
+	case c.other == nil:
+		return false
+	case id.Kind == serviceID:
+		return s.cfg.Records.Manifest(id.Key) == nil
+	}
+	return id.Kind == fleet.BenchmarkKind
 }
 
 // otherManager names who else manages a service, "" for nobody.

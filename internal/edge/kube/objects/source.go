@@ -340,6 +340,16 @@ func (s *Source) Owner(k service.Key) (metav1.OwnerReference, bool) {
 	return metav1.OwnerReference{APIVersion: c.ref.GroupVersion().String(), Kind: c.ref.Kind, Name: c.ref.Name, UID: c.ref.UID, Controller: &controls}, true
 }
 
+// Claimed is the manifest of an object that counts, and which of its fields have no effect;
+// false for none.
+func (s *Source) Claimed(id fleet.ID) (Ref, []string, bool) {
+	_, c := s.claims.winner(id)
+	if c == nil {
+		return Ref{}, nil, false
+	}
+	return c.ref, c.warnings, true
+}
+
 // Manifest is the document of a service's manifest, nil when there is none
 // that can be read.
 func (s *Source) Manifest(k service.Key) []byte {

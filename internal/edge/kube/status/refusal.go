@@ -16,6 +16,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
+	"roundhouse.dev/roundhouse/internal/decide/loadjob"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
 )
@@ -36,6 +37,8 @@ func refusal(u *unstructured.Unstructured, r objects.Refusal) map[string]any {
 		st.Model = service.ModelStatus{Transition: service.InvalidSpec, Active: service.ModelFailedToLoad, Target: service.ModelLoaded,
 			LastFailure: &service.Failure{Reason: reasonInvalidSpec, Message: r.Message}}
 		return dialect.Status(origin, st)
+	case r.Status == objects.BenchmarkStatus:
+		return map[string]any{"state": loadjob.Failed, "failureMessage": r.Message}
 	case r.Status == objects.RuntimeStatus:
 		return map[string]any{"conditions": []any{condition(bad(service.ConditionReady))}}
 	case r.Status == objects.RoutingStatus && r.Kind != "InferencePool" && r.Kind != "InferencePoolImport" && r.Kind != "HTTPRoute" && r.Kind != "GRPCRoute":

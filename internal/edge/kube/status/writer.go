@@ -24,6 +24,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/dialect"
 	"roundhouse.dev/roundhouse/internal/decide/history"
+	"roundhouse.dev/roundhouse/internal/decide/loadjob"
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/edge/kube/objects"
@@ -226,6 +227,17 @@ func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// Benchmark writes the status of a benchmark, unless its manifest is another by now.
+func (w *Writer) Benchmark(ctx context.Context, r objects.Ref, st loadjob.Status) error {
+	u, err := w.find(ctx, r.GroupVersionKind, r.Key)
+	if u == nil || err != nil || u.GetUID() != r.UID {
+		return err
+	}
+	before, _, _ := unstructured.NestedMap(u.Object, "status")
+	_, err = w.put(ctx, u, st.Over(before, w.cfg.Now()))
+	return err
 }
 
 // sharedPools is the version whose status names the gateway that wrote each
