@@ -84,8 +84,8 @@ export function Failure({ of }: { of: unknown }): JSX.Element | null {
   if (!of) return null;
   const e = of instanceof Refused ? of : new Refused(0, of instanceof Error ? of.message : "The reason is not known.");
   return (
-    <Note tone="bad" title={e.status === 403 ? "Not allowed." : "This did not work."} lines={e.problems}>
-      {e.message.charAt(0).toUpperCase() + e.message.slice(1)}
+    <Note tone="bad" title={e.status === 403 ? "Not allowed:" : "This did not work:"} lines={e.problems}>
+      {e.message}
     </Note>
   );
 }

@@ -236,7 +236,7 @@ func TestActions(t *testing.T) {
 	b.fill("input[name=min]", "7")
 	b.fill("input[name=max]", "5")
 	b.press("Scale")
-	b.sees("This did not work.")
+	b.sees("This did not work:")
 	b.fill("input[name=min]", "0")
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.sees("0 to 5")

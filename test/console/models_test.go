@@ -123,7 +123,7 @@ func TestModels(t *testing.T) {
 	b.named("Evict " + from + "/used.ubj")
 	b.sees("Evict this model?")
 	b.press("Evict")
-	b.sees("services use it (default/fetched)")
+	b.sees("it is in use (by default/fetched)")
 	b.press("Cancel")
 	b.named("Pin " + from + "/free.ubj")
 	b.sees("Pinned")

@@ -217,6 +217,17 @@ func scrub(path []string, v any) any {
 	return v
 }
 
+// uri is an address with the scheme of s, and with what of s decides how it is read.
+func uri(scheme, s string) string {
+	switch {
+	case strings.ContainsAny(s, "{}<>"):
+		return scheme + "://example.{$domain}/model"
+	case strings.HasPrefix(s, "oci://n/"): // Oracle's object storage, which is no registry
+		return "oci://n/example/b/example/o/model"
+	}
+	return scheme + "://example/model"
+}
+
 func text(path []string, s string) string {
 	key := path[len(path)-1]
 	above := ""
@@ -233,12 +244,8 @@ func text(path []string, s string) string {
 		return "--word"
 	case key == "image":
 		return "example/image:1"
-	case isURI && strings.ContainsAny(s, "{}<>"):
-		return scheme + "://example.{$domain}/model"
-	case strings.HasPrefix(s, "oci://n/"): // Oracle's object storage, which is no registry
-		return "oci://n/example/b/example/o/model"
 	case isURI:
-		return scheme + "://example/model"
+		return uri(scheme, s)
 	case key == "path" && (above == "local" || above == "hostPath") && strings.HasPrefix(s, "/"):
 		return "/text"
 	case key == "value" || above == "annotations" && len(s) > 20:

@@ -42,7 +42,7 @@ func (k *Keeper) keep(ctx context.Context) (again time.Duration, err error) {
 	var errs []error
 	there := map[client.ObjectKey]bool{}
 	for _, o := range k.cfg.Fleet.Objects(fleet.CacheKind) {
-		there[client.ObjectKey(keyOf(o.Key))] = true
+		there[keyOf(o.Key)] = true
 		errs = append(errs, p.cache(ctx, o.ModelCache, kept[o.Key], problems[o.Key], manifestOf(manifests, o)))
 	}
 	for key, d := range p.w.sets {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -134,12 +135,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 	k.seen.reset() // new watches do not tell of what was deleted before them
 	ctx, cancel := context.WithCancel(ctx)
 	ended, watching := make(chan error, 1), false
-	defer func() {
-		cancel()
-		if watching {
-			<-ended
-		}
-	}()
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
 	left := k.left(ctx)
 	k.Changed()
 	var timer <-chan time.Time
@@ -153,7 +151,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 			continue
 		case <-timer:
 		case err := <-ended:
-			watching = false
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -161,7 +158,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		timer, settling = nil, false
 		if !watching {
 			if watching = left || len(k.cfg.Fleet.Objects(fleet.CacheKind)) > 0; watching {
-				go func() { ended <- k.watch(ctx) }()
+				watch.Go(func() { ended <- k.watch(ctx) })
 			}
 			continue
 		}
