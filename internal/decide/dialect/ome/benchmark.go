@@ -309,14 +309,15 @@ var (
 )
 
 // inOracle is where Oracle's object storage has a folder for clients of S3: the bucket, and
-// the address of the store, which is "" after an error.
+// the address of the store, which is "" where there is none.
 func inOracle(r *manifest.Reader, at, uri, region string) (inStore, endpoint string) {
 	parts := oracleBucket.FindStringSubmatch(uri)
 	switch {
 	case parts == nil:
 		r.Errorf(at, "%q is no folder of a bucket: write oci://n/NAMESPACE/b/BUCKET/o/PATH", manifest.Clip(uri))
 	case !oracleRegion.MatchString(region):
-		r.Errorf("spec.outputLocation.parameters", "the region of the bucket is missing: write region, such as eu-frankfurt-1")
+		// OME's own programs learn it from the machine that they run on.
+		r.Warnf("spec.outputLocation", "has no effect: the region of the bucket is missing: write it as parameters.region, such as eu-frankfurt-1")
 	default:
 		return "s3://" + parts[2] + parts[3], "https://" + parts[1] + ".compat.objectstorage." + region + ".oraclecloud.com"
 	}
