@@ -159,15 +159,8 @@ answer says; requests -o json lists them.`,
 			if guessed {
 				in.Path = openAIPath(body)
 			}
-			for _, h := range headers {
-				name, value, ok := strings.Cut(h, ":")
-				if !ok {
-					return command.Usagef("--header %q: want \"Name: value\"", h)
-				}
-				if in.Header == nil {
-					in.Header = map[string]string{}
-				}
-				in.Header[name] = strings.TrimSpace(value)
+			if in.Header, err = headersOf(headers); err != nil {
+				return err
 			}
 			c, err := r.open(cmd, nil)
 			if err != nil {
@@ -196,6 +189,19 @@ answer says; requests -o json lists them.`,
 	f.StringArrayVarP(&headers, "header", "H", nil, `a header, "Name: value"; may be repeated`)
 	command.OutputFlag(cmd, &output, "json", "json")
 	return cmd
+}
+
+// headersOf reads headers that are given as "Name: value".
+func headersOf(lines []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok {
+			return nil, command.Usagef("--header %q: want \"Name: value\"", line)
+		}
+		out[name] = strings.TrimSpace(value)
+	}
+	return out, nil
 }
 
 // explainOutcome prints what became of the last request with an ID.
