@@ -159,7 +159,7 @@ answer says; requests -o json lists them.`,
 			if guessed {
 				in.Path = openAIPath(body)
 			}
-			if in.Header, err = headerMap(headers); err != nil {
+			if in.Header, err = headersOf(headers); err != nil {
 				return err
 			}
 			c, err := r.open(cmd, nil)
@@ -191,13 +191,13 @@ answer says; requests -o json lists them.`,
 	return cmd
 }
 
-// headerMap reads headers as --header has them.
-func headerMap(headers []string) (map[string]string, error) {
+// headersOf reads headers that are given as "Name: value".
+func headersOf(lines []string) (map[string]string, error) {
 	out := map[string]string{}
-	for _, h := range headers {
-		name, value, ok := strings.Cut(h, ":")
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
 		if !ok {
-			return nil, command.Usagef("--header %q: want \"Name: value\"", h)
+			return nil, command.Usagef("--header %q: want \"Name: value\"", line)
 		}
 		out[name] = strings.TrimSpace(value)
 	}

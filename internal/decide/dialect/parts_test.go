@@ -108,7 +108,7 @@ func TestFilesOfKnownExplainers(t *testing.T) {
 		{`alibi: {type: AnchorText, storageUri: "s3://a/b"}, storageUris: [{uri: "s3://a/c"}]`, "", "", "spec.explainer.alibi.storageUri: and the explainer's storageUris both say"},
 		{`alibi: {type: AnchorText, storage: {path: b}}`, "[{storage://b /mnt/models}]", "[--storage_uri /mnt/models AnchorText]", ""},
 		{`alibi: {type: AnchorText, storage: {key: k, path: /b, parameters: {type: s3, bucket: a}}}`, "[{s3://a/b /mnt/models}]", "[--storage_uri /mnt/models AnchorText]", ""},
-		{`alibi: {type: AnchorText, storage: {path: b, parameters: {type: ftp, bucket: a}}}`, "", "", "spec.explainer.alibi.storage.parameters.type: nothing fetches from ftp://"},
+		{`alibi: {type: AnchorText, storage: {path: b, parameters: {type: ftp, bucket: a}}}`, "[{ftp://a/b /mnt/models}]", "[--storage_uri /mnt/models AnchorText]", "spec.explainer.alibi.storage.parameters.type: is fetched by a ClusterStorageContainer that supports ftp://"},
 		{`alibi: {type: AnchorText, storageUri: "s3://a/b", storage: {path: b}}`, "", "", "spec.explainer.alibi.storage: and storageUri both say"},
 		{`alibi: {type: AnchorText, storage: {path: b}}, storageUris: [{uri: "s3://a/c"}]`, "", "", "spec.explainer.alibi.storage: and the explainer's storageUris both say"},
 	} {

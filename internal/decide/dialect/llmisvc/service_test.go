@@ -31,7 +31,7 @@ func TestRefused(t *testing.T) {
 		{source + "  worker: {containers: [{name: main}]}\n", "spec.worker: needs parallelism.data"},
 		{"  model: {uri: \"hf://a/b\", criticality: Urgent}\n", `spec.model.criticality: unknown criticality "Urgent"`},
 		{"  model: {uri: \"hf://a/b\", confidential: {enabled: true}}\n", "spec.model.confidential: is not supported"},
-		{"  model: {uri: \"ftp://a/b\"}\n", "spec.model.uri: nothing fetches from ftp://"},
+		{"  model: {uri: \"ftp://a/b\"}\n", "warning: spec.model.uri: is fetched by a ClusterStorageContainer that supports ftp://"},
 		{"  model: {uri: \"pvc://a/b\"}\n", "warning: spec.model.uri: is a PersistentVolumeClaim"},
 		{"  model: {uri: \"hf://a/b\", lora: {adapters: [{uri: \"hf://a/c\"}]}}\n", "spec.model.lora.adapters[0].name: is missing"},
 		{"  model: {uri: \"hf://a/b\", lora: {adapters: [{name: c, uri: \"hf://a/c\", lora: {}}]}}\n", "spec.model.lora.adapters[0].lora: an adapter has no adapters"},
