@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -127,6 +128,51 @@ func TestLlamaGoes(t *testing.T) {
 		t.Errorf("the hook ended when %v of the %d tokens of a stream were counted", made, llamaTokens)
 	}
 	s.whole(llamaTokens)
+}
+
+// TestLlamaPredicts: what answers of a real engine take is learned and predicted, and told
+// beside what they took. How well is logged: the machine does other work.
+func TestLlamaPredicts(t *testing.T) {
+	t.Parallel()
+	bin := small.needs(t, "llama-server", "python")
+	n := startNode(t, bin)
+	service := strings.Replace(llamaService("tiny", gguf(t, bin), "{minReplicas: 2, maxReplicas: 2}", ""), "{name: tiny}", "{name: tiny, labels: {app: tiny}}", 1)
+	n.apply(service + `---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Pool
+metadata: {name: engines}
+spec: {selector: {app: tiny}}
+---
+apiVersion: roundhouse.dev/v1alpha1
+kind: Route
+metadata: {name: predicted}
+spec: {targets: [{pool: engines, model: tiny}]}
+`)
+	n.ready("tiny", 2)
+	ask := func(i int, header ...string) {
+		t.Helper()
+		prompt := strings.Repeat("word"+strconv.Itoa(i)+" ", 1+i*37%100)
+		if a := n.post("/v1/completions", fmt.Sprintf(`{"model":"predicted","stream":true,"max_tokens":64,"prompt":%q}`, prompt), header...); a.status != 200 {
+			t.Fatalf("request %d: %s", i, a)
+		}
+	}
+	const learned = 100
+	for i := range learned {
+		ask(i)
+	}
+	ask(learned, "X-Request-Id", "seen")
+	said := n.do("explain", "request", "--id", "seen")
+	contains(t, said, "first token: predicted ", "each further token: predicted ", "; took ")
+	t.Log(said)
+	page := n.admin + "/metrics"
+	for _, quantity := range []string{"ttft", "tpot"} {
+		label := fmt.Sprintf("quantity=%q", quantity)
+		if answers := n.series(page, "roundhouse_gateway_latency_predictions_total", label); answers < learned/2 {
+			t.Errorf("%s: %v of %d answers had been predicted", quantity, answers, learned)
+		}
+		t.Logf("%s: medians off by %.2f of what answers took; the 90th percentile is off by %.2f", quantity,
+			n.series(page, "roundhouse_gateway_latency_prediction_error_ratio", label), n.series(page, "roundhouse_gateway_latency_calibration_error_ratio", label))
+	}
 }
 
 // TestLlamaKilled kills the only replica within a stream, and before it answers.
