@@ -21,7 +21,8 @@ longer in it. Pods of services that load TrainedModels run this beside their ser
 
 The list is KServe's: [{"modelName": …, "modelSpec": {"storageUri": …, "framework": …}}].
 GET /models says how far each model is.`,
-		Args: command.FlagsOnly,
+		Example: `  roundhouse agent --list /models.json --repository /mnt/models --files /mnt/files --server 127.0.0.1:8080`,
+		Args:    command.FlagsOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.Run(cmd.Context(), cmd.ErrOrStderr())
 		},
