@@ -28,8 +28,12 @@ import (
 
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
-// team is the namespace of the golden files.
-const team = "team"
+// Namespaces of the golden files; caches is the one in which KServe fetches models.
+const (
+	team   = "team"
+	models = "ml"
+	caches = "kserve-localmodel-jobs"
+)
 
 // strict refuses fields that the server does not know, and stores nothing.
 func strict(t *testing.T, namespaces ...*corev1.Namespace) client.Client {
@@ -79,7 +83,7 @@ func groups(t *testing.T) (lacking string) {
 
 // TestGoldens: the server takes every object of shape's golden files.
 func TestGoldens(t *testing.T) {
-	c := strict(t, namespace(team, nil))
+	c := strict(t, namespace(team, nil), namespace(models, nil), namespace(caches, nil))
 	without := groups(t)
 	files, err := filepath.Glob("../../../decide/shape/testdata/*.yaml")
 	if err != nil || len(files) < 8 {
