@@ -158,9 +158,6 @@ func (a *agent) loaded(name, path string) {
 // fetch brings a model's files into a folder of their own, which is named by what they
 // are: those that are loaded stay until others have been.
 func (a *agent) fetch(ctx context.Context, g workload.Guest, progress func(replica.Progress)) (string, error) {
-	if !filepath.IsLocal(g.Name) || strings.ContainsAny(g.Name, `/\`) {
-		return "", fmt.Errorf("%q is no name of a folder", g.Name)
-	}
 	sum := sha256.Sum256([]byte(g.Model.URI + "\x00" + g.Model.Fingerprint))
 	dir := filepath.Join(a.c.Files, g.Name, hex.EncodeToString(sum[:8]))
 	err := artifact.Materialize(ctx, dir, artifact.Request{URI: g.Model.URI}, artifact.Config{PublicOnly: a.c.PublicOnly, HubEndpoint: hubDefault()}, nil, a.log,
@@ -226,6 +223,11 @@ func (a *agent) read() (changed bool) {
 	var list []shape.ListedModel
 	if err == nil {
 		err = json.Unmarshal(raw, &list)
+	}
+	for _, m := range list { // a folder is named by each, which is deleted with it
+		if strings.HasPrefix(m.Name, ".") || strings.ContainsAny(m.Name, `/\`) || !filepath.IsLocal(m.Name) {
+			err = errors.Join(err, fmt.Errorf("%.100q is no name of a model", m.Name))
+		}
 	}
 	if err != nil {
 		a.log.Warn("the list of models cannot be read", "file", a.c.List, "error", err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -237,4 +238,29 @@ func TestAgent(t *testing.T) {
 	list()
 	has("")
 	end()
+}
+
+// TestAgentNames: a list with a name that leads out of a model's folder is no list: what the
+// server has stays, and nothing else is deleted.
+func TestAgentNames(t *testing.T) {
+	dir := t.TempDir()
+	a := &agent{c: &Agent{List: filepath.Join(dir, "models.json")}, log: slog.New(slog.DiscardHandler), states: map[string]replica.Guest{}}
+	list := func(name string) {
+		t.Helper()
+		raw, err := json.Marshal([]shape.ListedModel{{Name: "oak"}, {Name: name}})
+		if err == nil {
+			err = os.WriteFile(a.c.List, raw, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list("elm.1"); !a.read() || len(a.wanted) != 2 {
+		t.Fatalf("a list is not read: %v", a.wanted)
+	}
+	for _, name := range []string{"", ".", "..", ".oak.json", "../oak", "a/b", `a\b`, "/etc"} {
+		if list(name); a.read() || len(a.wanted) != 2 || a.wanted[1].Name != "elm.1" {
+			t.Errorf("%q is taken: %v", name, a.wanted)
+		}
+	}
 }

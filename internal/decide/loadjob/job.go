@@ -193,8 +193,8 @@ func arguments(b *Benchmark, env Env) []string {
 	if b.Output.URI != "" {
 		out = append(out, "--report="+inPod(b.Output.URI, reports))
 	}
-	for i := range out { // which Kubernetes would take for a variable
-		out[i] = strings.ReplaceAll(out[i], "$(", "$$(")
+	for i := range out { // Kubernetes takes $( for a variable, and two dollars for one
+		out[i] = strings.ReplaceAll(out[i], "$", "$$")
 	}
 	return out
 }

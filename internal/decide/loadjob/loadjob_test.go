@@ -231,10 +231,35 @@ func TestBounds(t *testing.T) {
 	if n := len(d.Status.Failure) + len(d.Status.Warnings); n > 3<<10 {
 		t.Errorf("%d bytes", n)
 	}
-	b.Parameters = map[string]any{"a": "$(HOME)"}
-	if args := arguments(b, env); !slices.Contains(args, `--param=a="$$(HOME)"`) {
-		t.Errorf("%q", args)
+	for _, text := range []string{"$(HOME)", "$$(HOME)", "$$$(HOME)", "$", "$$", "$HOME", "a$"} {
+		b.Parameters = map[string]any{"a": text}
+		args := arguments(b, env)
+		for i := range args {
+			args[i] = expanded(args[i])
+		}
+		if !slices.Contains(args, `--param=a="`+text+`"`) {
+			t.Errorf("%s: %q", text, args)
+		}
 	}
+}
+
+// expanded is an argument as Kubernetes gives it to a container.
+func expanded(arg string) string {
+	var out strings.Builder
+	for i := 0; i < len(arg); i++ {
+		name, _, closed := strings.Cut(strings.TrimPrefix(arg[i:], "$("), ")")
+		switch {
+		case strings.HasPrefix(arg[i:], "$$"):
+			i++
+			out.WriteByte('$')
+		case strings.HasPrefix(arg[i:], "$(") && closed:
+			i += len("$()") + len(name) - 1
+			out.WriteString("the value of " + name)
+		default:
+			out.WriteByte(arg[i])
+		}
+	}
+	return out.String()
 }
 
 // What is written is read again, unless it is of an earlier spec.

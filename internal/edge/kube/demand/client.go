@@ -401,12 +401,7 @@ func (c *Client) compose(t *target) (Report, []string, uint64) {
 		r.Engines = r.Engines[:min(len(r.Engines), maxEngines)]
 	}
 	if c.cfg.Hosts != nil {
-		r.Hosts = c.cfg.Hosts(now)
-		for n, models := 0, 0; n < len(r.Hosts); n++ { // the report would be refused as a whole
-			if models += len(r.Hosts[n].Models); n >= maxHosts || models > maxGuests {
-				r.Hosts = r.Hosts[:n]
-			}
-		}
+		r.Hosts = fitting(c.cfg.Hosts(now))
 	}
 	return r, sent, told
 }

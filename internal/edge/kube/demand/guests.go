@@ -1,8 +1,11 @@
 package demand
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/excerpt"
@@ -15,6 +18,8 @@ const (
 	// many models in all.
 	maxHosts  = 10_000
 	maxGuests = 50_000
+	// maxHostBytes is how much of a report tells of pods that load models, in JSON.
+	maxHostBytes = maxReportBytes / 4
 	// maxGuestMessage bounds what is told of a model that is not loaded, in bytes.
 	maxGuestMessage = 1024
 )
@@ -47,6 +52,28 @@ func HostOf(k service.Key, pod string, models map[string]replica.Guest, at, now 
 		h.Models[name] = Guest{Loaded: g.Loaded, Fetching: g.Progress != nil, Failures: min(max(0, g.Failures), maxCount), Message: excerpt.Of(g.Message, maxGuestMessage)}
 	}
 	return h, ago <= keepEngine && h.validate() == nil
+}
+
+// fitting is what a report tells of pods: one that had more would be refused as a whole,
+// with what it tells of all other services. Agents are the tenants', so pods that tell the
+// most are left out first.
+func fitting(all []Host) (out []Host) {
+	size := make(map[*Host]int, len(all))
+	order := make([]*Host, len(all))
+	for i := range all {
+		raw, _ := json.Marshal(&all[i]) // plain structs always encode
+		order[i], size[&all[i]] = &all[i], len(raw)+1
+	}
+	slices.SortFunc(order, func(a, b *Host) int { return cmp.Compare(size[a], size[b]) })
+	bytes, models := 0, 0
+	for _, h := range order[:min(len(order), maxHosts)] {
+		bytes, models = bytes+size[h], models+len(h.Models)
+		if bytes > maxHostBytes || models > maxGuests {
+			break
+		}
+		out = append(out, *h)
+	}
+	return out
 }
 
 func (h *Host) validate() error {

@@ -3,6 +3,7 @@ package demand
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,5 +87,37 @@ func TestGuestsOfPods(t *testing.T) {
 	}
 	if _, ok := HostOf(k, "p", nil, now.Add(-2*keepEngine), now); ok {
 		t.Error("an old reading is told")
+	}
+}
+
+// TestAgentsCannotSpoilReports: what the agent of one pod says, which is a tenant's, has no
+// report refused, and keeps no other pod out of it.
+func TestAgentsCannotSpoilReports(t *testing.T) {
+	now := time.Now()
+	loud, many := map[string]replica.Guest{}, map[string]replica.Guest{}
+	for i := range 4000 { // which an agent can say in the 4 MiB that are read of it
+		loud[strconv.Itoa(i)] = replica.Guest{Message: strings.Repeat("<", 1000)}
+	}
+	for i := range maxGuests + 1 {
+		many[strconv.Itoa(i)] = replica.Guest{}
+	}
+	tell := func(pod string, models map[string]replica.Guest) Host {
+		h, ok := HostOf(service.Key{Namespace: "a", Name: "trees"}, pod, models, now, now)
+		if !ok {
+			t.Fatalf("%s is not told of", pod)
+		}
+		return h
+	}
+	quiet := tell("quiet", map[string]replica.Guest{"oak": {Loaded: true}})
+	for _, hosts := range [][]Host{{tell("loud", loud), quiet}, {tell("many", many), quiet}} {
+		c := &Client{cfg: ClientConfig{Pod: "g", Hosts: func(time.Time) []Host { return hosts }}, started: now}
+		r, _, _ := c.compose(&target{})
+		raw, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(raw) > maxReportBytes || len(r.Hosts) != 1 || r.Hosts[0].Pod != "quiet" {
+			t.Errorf("beside %s: %d bytes with %d pods", hosts[0].Pod, len(raw), len(r.Hosts))
+		}
 	}
 }

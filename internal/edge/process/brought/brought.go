@@ -220,8 +220,13 @@ func variables(own []corev1.EnvVar, more map[string]string) (env []string) {
 // check refuses what cannot be served: nothing at all, and links that lead out of the
 // folder, to files that the container could not read.
 func check(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // only looked into
 	n := 0
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -234,6 +239,10 @@ func check(dir string) error {
 			from, err := filepath.Rel(dir, filepath.Dir(path))
 			if err != nil || filepath.IsAbs(to) || !filepath.IsLocal(filepath.Join(from, to)) {
 				return errors.Join(err, fmt.Errorf("%s is a link that leads out of the model's folder", e.Name()))
+			}
+			// A chain of harmless links can lead out. One that leads to nothing leads nowhere.
+			if _, err := root.Stat(filepath.Join(from, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s is a link that leads out of the model's folder, or in circles: %w", e.Name(), err)
 			}
 		case e.Type().IsRegular():
 			n++

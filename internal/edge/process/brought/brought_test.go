@@ -89,3 +89,27 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckChain: links that are harmless one by one, and together lead out.
+func TestCheckChain(t *testing.T) {
+	base := t.TempDir()
+	dir := filepath.Join(base, "files")
+	err := errors.Join(os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700), os.Mkdir(filepath.Join(dir, "top"), 0o700), os.WriteFile(filepath.Join(base, "secret"), []byte("x"), 0o600),
+		os.WriteFile(filepath.Join(dir, "model.bin"), nil, 0o600), os.Symlink("../../top", filepath.Join(dir, "a", "b", "up")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check(dir); err != nil {
+		t.Errorf("a link to a folder of the model: %v", err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("a/b/up/../../secret", link); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(link); string(b) != "x" {
+		t.Fatalf("the link does not lead out: %v", err)
+	}
+	if err := check(dir); err == nil || !strings.Contains(err.Error(), "leads out") {
+		t.Errorf("a chain of links: %v", err)
+	}
+}
