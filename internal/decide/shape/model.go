@@ -42,10 +42,26 @@ func (r *renderer) model(pod *corev1.PodSpec, main *corev1.Container) error {
 	if len(r.m.Parts) > 0 {
 		return r.parts(pod, main)
 	}
+	if r.rev.Kept != nil || r.rev.Delivery.Store != "" && !r.byOthers(uri) {
+		if err := private(pod); err != nil {
+			return err
+		}
+	}
 	if r.kept(pod, main) {
 		return nil
 	}
 	return r.bring(pod, main, files{what: "model", uri: uri, at: modelPath, volume: modelVolume, fetcher: Fetcher})
+}
+
+// private refuses a manifest that mounts the volume of the model by its name: where it is a
+// folder of the node, it has the models of others too, to read and to write.
+func private(pod *corev1.PodSpec) error {
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == modelVolume }) {
+			return fmt.Errorf("container %q mounts the volume %s, which is a folder of the node with more models than its own: take the volumeMount away", c.Name, modelVolume)
+		}
+	}
+	return nil
 }
 
 // parts puts the files of a model that comes from several URIs into the pod, each into

@@ -167,3 +167,22 @@ func TestKeptElsewhere(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
+
+// TestOthersModels: no container of a manifest mounts the node's folder, which has the models
+// of others.
+func TestOthersModels(t *testing.T) {
+	const mount = "volumeMounts: [{name: roundhouse-model, mountPath: /all}]"
+	for _, extra := range []string{", " + mount + "}", "}, containers: [{name: side, image: b, " + mount + "}]", "}, initContainers: [{name: side, image: b, " + mount + "}]"} {
+		rev := revision(t, "x.yaml", strings.Replace(one("llama", "s3://models/llama", extra), "}}}\n", "}}\n", 1))
+		if _, err := Render(rev, everything); err != nil {
+			t.Errorf("in a pod that fetches its own: %v", err)
+		}
+		kept, shared := rev, rev
+		kept.Kept, shared.Delivery.Store = &workload.Kept{Name: "a", Folder: "/models/kserve-localmodel-jobs"}, "/srv/models"
+		for _, rev := range []workload.Revision{kept, shared} {
+			if o, err := Render(rev, everything); err == nil || !strings.Contains(err.Error(), "mounts the volume roundhouse-model") {
+				t.Errorf("%v, and %+v", err, o)
+			}
+		}
+	}
+}

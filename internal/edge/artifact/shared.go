@@ -183,6 +183,13 @@ func (s *Shared) point(link, tree string) error {
 	if err != nil {
 		return err
 	}
+	// The kubelet makes a folder of a subPath that is not there, as of a place that was
+	// given back a moment ago. An empty one is nobody's copy.
+	if info, err := os.Lstat(link); err == nil && info.IsDir() {
+		if err := os.Remove(link); err != nil {
+			return err
+		}
+	}
 	fresh := link + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

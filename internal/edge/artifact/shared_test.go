@@ -416,3 +416,19 @@ func TestSharedDrop(t *testing.T) {
 	}
 	drop("c", false)
 }
+
+// TestSharedFolderInPlace: a folder that the kubelet made where the link is to be keeps the
+// model from no place; one with files is not deleted.
+func TestSharedFolderInPlace(t *testing.T) {
+	dir, o := t.TempDir(), newOrigin(t, []byte("model"))
+	a, b := place(t, dir, "a", 0), place(t, dir, "b", 0)
+	if err := errors.Join(os.Mkdir(filepath.Join(a.dir, modelName), 0o755), os.MkdirAll(filepath.Join(b.dir, modelName, "mine"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.given(t, o.URL+"/m.bin"); got != "model" {
+		t.Errorf("%q", got)
+	}
+	if _, err := b.Fetch(t.Context(), Request{URI: o.URL + "/m.bin"}, nil); err == nil {
+		t.Error("a folder with files was replaced")
+	}
+}
