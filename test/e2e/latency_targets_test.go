@@ -157,7 +157,7 @@ func TestLatencyTargets(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal([]byte(n.do("explain", "request", "--id", "seen-1", "-o", "json")), &r); err != nil || r.ID != "seen-1" ||
-		r.Latency.TTFT.TookMs < 300 || r.Latency.TTFT.PredictedMs < 300 || r.Latency.TTFT.TargetMs != 60_000 || r.Latency.TPOT.TookMs < 10 {
+		r.Latency.TTFT.TookMs < 300 || r.Latency.TTFT.PredictedMs < 100 || r.Latency.TTFT.TargetMs != 60_000 || r.Latency.TPOT.TookMs < 10 {
 		t.Errorf("%v %+v", err, r)
 	}
 	if r := n.runWith("", "explain", "request", "--id", "nobody"); r.code == 0 || !strings.Contains(r.err, `none of the last requests has the ID "nobody"`) {

@@ -32,7 +32,7 @@ func TestWatchServices(t *testing.T) {
 	if err := syscall.Kill(n.pid("chat"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	shows("a failure, and when it is tried again", `(?m)^default +chat +False +0/1 +\S+ +0 +Killed .*retry (in|now)`)
+	shows("a failure, and when it is tried again", `(?m)^default +chat +False +0/1 +\S+ +0 +Killed .*retry(ing now| in)`)
 	shows("the restart, and still why", `(?m)^default +chat +True +1/1 +\S+ +1 +Killed \d+s ago +`)
 	n.do("delete", "service", "chat")
 	shows("that it is gone", `(?m)^default +chat +- .*Deleted\n`)
