@@ -121,7 +121,7 @@ func TestSignIn(t *testing.T) {
 
 	again := open(t, 1000, 700, false)
 	again.do(chromedp.Navigate(u.link))
-	again.sees("This token does not sign in")
+	again.sees("this token does not sign in")
 	again.do(chromedp.SendKeys(`input[name=token]`, "wrong"+kb.Enter, chromedp.ByQuery))
 	again.sees("This token does not sign in")
 	viewer, err := os.ReadFile(filepath.Join(u.data, "viewer-token"))
