@@ -123,7 +123,7 @@ func TestSignIn(t *testing.T) {
 	again.do(chromedp.Navigate(u.link))
 	again.sees("this token does not sign in")
 	again.do(chromedp.SendKeys(`input[name=token]`, "wrong"+kb.Enter, chromedp.ByQuery))
-	again.sees("This token does not sign in")
+	again.sees("this token does not sign in")
 	viewer, err := os.ReadFile(filepath.Join(u.data, "viewer-token"))
 	if err != nil {
 		t.Fatal(err)
