@@ -239,7 +239,7 @@ func (a *agent) read() (changed bool) {
 	return true
 }
 
-// handler says how far each model is.
+// handler answers how far each model is.
 func (a *agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+shape.AgentModels, func(w http.ResponseWriter, _ *http.Request) {

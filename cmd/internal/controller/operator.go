@@ -337,18 +337,6 @@ func (op *operator) serveReports(ctx context.Context) error {
 // waiting, for the API server or a model's source.
 const workers = 16
 
-// applied has those that keep other kinds look again at what has changed.
-func (op *operator) applied(changes []fleet.Change) {
-	for _, c := range changes {
-		switch c.ID.Kind {
-		case fleet.CacheKind, fleet.NodeGroupKind:
-			op.caches.Changed()
-		case fleet.BenchmarkKind:
-			op.benchmarks.Changed()
-		}
-	}
-}
-
 // lead reconciles until ctx ends. An error ends the program: another
 // controller leads then.
 func (op *operator) lead(ctx context.Context) error {
@@ -379,8 +367,8 @@ func (op *operator) lead(ctx context.Context) error {
 	close(op.led)
 	var others sync.WaitGroup
 	others.Go(func() { op.routes.run(ctx) })
-	others.Go(func() { op.keepReserves(ctx) })
-	others.Go(func() { op.keepCaches(ctx) })
+	others.Go(func() { op.keep(ctx, op.reserves.Run, "Reserves are not kept; retrying") })
+	others.Go(func() { op.keep(ctx, op.caches.Run, "models are not kept on nodes; retrying") })
 	others.Go(func() { op.benchmarks.Run(ctx) })
 	others.Go(func() { op.podUse.Run(ctx) })
 	others.Go(func() {

@@ -1,9 +1,6 @@
 package controller
 
 import (
-	"context"
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -19,26 +16,6 @@ func (op *operator) newReserves(cfg *rest.Config) (err error) {
 	op.reserves, err = reserves.New(reserves.Config{REST: cfg, Mapper: m.GetRESTMapper(), Shared: m.GetCache(), Client: m.GetClient(), Reader: m.GetAPIReader(),
 		Namespaces: o.namespaces, System: o.system, Image: o.image, PriorityClass: o.priorityClass, Used: op.usedImages, Log: op.log})
 	return err
-}
-
-// reservesRetry is the wait before Reserves are watched again after a watch has
-// failed.
-const reservesRetry = 30 * time.Second
-
-// keepReserves keeps Reserves until ctx ends.
-func (op *operator) keepReserves(ctx context.Context) {
-	for {
-		err := op.reserves.Run(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		op.log.Error("Reserves are not kept; retrying", "error", err)
-		select {
-		case <-time.After(reservesRetry):
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // usedImages are the images of the pods of all services, asleep or not, and of the

@@ -101,7 +101,7 @@ func last(j *batchv1.Job, pods []*corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// observe says how far a Job is.
+// observe returns how far a Job is.
 func observe(s *Status, j *batchv1.Job, pod *corev1.Pod) {
 	s.Job = j.Name
 	if j.Status.StartTime != nil {

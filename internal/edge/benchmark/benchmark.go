@@ -106,7 +106,7 @@ type KeepError struct{ Err error }
 
 func (e *KeepError) Error() string { return "the report cannot be written: " + e.Err.Error() }
 
-// Unwrap is what the place says.
+// Unwrap returns what the place answered.
 func (e *KeepError) Unwrap() error { return e.Err }
 
 const (

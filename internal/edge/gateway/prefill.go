@@ -129,7 +129,7 @@ func (f *prefill) cause(err error) error {
 	return err
 }
 
-// answers says that the decode replica has begun to answer: what becomes of the prefill
+// answers notes that the decode replica has begun to answer: what becomes of the prefill
 // replica from here on does not matter to it.
 func (f *prefill) answers() {
 	if f.concurrent != nil {

@@ -99,13 +99,20 @@ func CacheOptions(namespaces []string) cache.Options {
 			&discoveryv1.EndpointSlice{}:    ours,
 		},
 	}
-	if len(namespaces) > 0 {
-		o.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range namespaces {
-			o.DefaultNamespaces[ns] = cache.Config{}
-		}
-	}
+	o.DefaultNamespaces = Within(namespaces)
 	return o
+}
+
+// Within is the DefaultNamespaces of a cache of these namespaces; none means all.
+func Within(namespaces []string) map[string]cache.Config {
+	if len(namespaces) == 0 {
+		return nil
+	}
+	out := map[string]cache.Config{}
+	for _, ns := range namespaces {
+		out[ns] = cache.Config{}
+	}
+	return out
 }
 
 // Trim drops unused parts of an object on its way into a cache: kubectl's copy

@@ -127,13 +127,7 @@ func (k *Keeper) watch(ctx context.Context) error {
 		return err
 	}
 	of := cache.ByObject{Label: labels.NewSelector().Add(*ours)}
-	opts := cache.Options{Mapper: k.cfg.Mapper, DefaultTransform: kube.Trim, ByObject: map[client.Object]cache.ByObject{&batchv1.Job{}: of, &corev1.Pod{}: of}}
-	if len(k.cfg.Namespaces) > 0 {
-		opts.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range k.cfg.Namespaces {
-			opts.DefaultNamespaces[ns] = cache.Config{}
-		}
-	}
+	opts := cache.Options{Mapper: k.cfg.Mapper, DefaultTransform: kube.Trim, DefaultNamespaces: kube.Within(k.cfg.Namespaces), ByObject: map[client.Object]cache.ByObject{&batchv1.Job{}: of, &corev1.Pod{}: of}}
 	if err := kube.Watch(ctx, k.cfg.REST, opts, k.see, k.ready); err != nil {
 		return err
 	}

@@ -105,12 +105,7 @@ func New(cfg Config) (*Watch, error) {
 	if cfg.Secrets {
 		opts.ByObject[&corev1.Secret{}] = cache.ByObject{Field: fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS))}
 	}
-	if len(cfg.Namespaces) > 0 {
-		opts.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range cfg.Namespaces {
-			opts.DefaultNamespaces[ns] = cache.Config{}
-		}
-	}
+	opts.DefaultNamespaces = kube.Within(cfg.Namespaces)
 	c, err := cache.New(cfg.REST, opts)
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)

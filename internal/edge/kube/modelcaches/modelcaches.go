@@ -31,6 +31,7 @@ import (
 	"roundhouse.dev/roundhouse/internal/decide/shape"
 	"roundhouse.dev/roundhouse/internal/edge/kube"
 	"roundhouse.dev/roundhouse/internal/state/fleet"
+	"roundhouse.dev/roundhouse/internal/state/wakeup"
 )
 
 // Fleet knows the caches, and who uses them; a fleet.Fleet is one.
@@ -83,9 +84,9 @@ const (
 
 // Keeper keeps models on nodes.
 type Keeper struct {
-	cfg   Config
-	seen  *seen
-	dirty chan struct{} // capacity 1
+	cfg     Config
+	seen    *seen
+	changed wakeup.Bell
 
 	// One goroutine uses what follows.
 	accounts map[client.ObjectKey]account
@@ -117,18 +118,13 @@ func New(cfg Config) (*Keeper, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Keeper{cfg: cfg, dirty: make(chan struct{}, 1), accounts: map[client.ObjectKey]account{}, told: map[client.ObjectKey]string{}, written: map[types.UID]version{}}
+	k := &Keeper{cfg: cfg, changed: wakeup.New(), accounts: map[client.ObjectKey]account{}, told: map[client.ObjectKey]string{}, written: map[types.UID]version{}}
 	k.seen = newSeen(k.Changed)
 	return k, nil
 }
 
 // Changed has the keeper look again: caches, node groups or services have changed.
-func (k *Keeper) Changed() {
-	select {
-	case k.dirty <- struct{}{}:
-	default: // it will be looked at
-	}
-}
+func (k *Keeper) Changed() { k.changed.Ring() }
 
 // Run keeps models until ctx ends. After an error it may be called once more.
 func (k *Keeper) Run(ctx context.Context) error {
@@ -144,7 +140,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	retry, settling := minRetry, false
 	for {
 		select {
-		case <-k.dirty:
+		case <-k.changed.Rung():
 			if !settling {
 				timer, settling = time.After(settle), true
 			}
@@ -204,13 +200,7 @@ func (k *Keeper) watch(ctx context.Context) error {
 		return err
 	}
 	of := cache.ByObject{Label: labels.NewSelector().Add(*uses)}
-	opts := cache.Options{Mapper: k.cfg.Mapper, DefaultTransform: kube.Trim, ByObject: map[client.Object]cache.ByObject{&appsv1.DaemonSet{}: of, &corev1.Pod{}: {Label: of.Label, Transform: trimPod}}}
-	if len(k.cfg.Namespaces) > 0 {
-		opts.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range k.cfg.Namespaces {
-			opts.DefaultNamespaces[ns] = cache.Config{}
-		}
-	}
+	opts := cache.Options{Mapper: k.cfg.Mapper, DefaultTransform: kube.Trim, DefaultNamespaces: kube.Within(k.cfg.Namespaces), ByObject: map[client.Object]cache.ByObject{&appsv1.DaemonSet{}: of, &corev1.Pod{}: {Label: of.Label, Transform: trimPod}}}
 	if err = kube.Watch(ctx, k.cfg.REST, opts, k.seen.object, k.seen.list); err == nil && ctx.Err() == nil {
 		err = errors.New("a watch ended")
 	}

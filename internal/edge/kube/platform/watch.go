@@ -95,12 +95,7 @@ func (w *watches) newCache(by map[client.Object]cache.ByObject, add func(*runtim
 	}
 	opts := cache.Options{Scheme: s, Mapper: w.mapper, NewInformer: kube.NewInformer, ReaderFailOnMissingInformer: true,
 		ByObject: by}
-	if len(w.namespaces) > 0 {
-		opts.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range w.namespaces {
-			opts.DefaultNamespaces[ns] = cache.Config{}
-		}
-	}
+	opts.DefaultNamespaces = kube.Within(w.namespaces)
 	c, err := cache.New(w.rest, opts)
 	if err != nil {
 		return nil, fmt.Errorf("platform: %w", err)

@@ -206,14 +206,7 @@ func (k *Keeper) awaitDefinition(ctx context.Context) error {
 
 // limited are the options of a cache of this package.
 func (k *Keeper) limited(of map[client.Object]cache.ByObject) cache.Options {
-	opts := cache.Options{Mapper: k.cfg.Mapper, DefaultTransform: kube.Trim, ByObject: of}
-	if len(k.cfg.Namespaces) > 0 {
-		opts.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range k.cfg.Namespaces {
-			opts.DefaultNamespaces[ns] = cache.Config{}
-		}
-	}
-	return opts
+	return cache.Options{Mapper: k.cfg.Mapper, DefaultTransform: kube.Trim, DefaultNamespaces: kube.Within(k.cfg.Namespaces), ByObject: of}
 }
 
 func (k *Keeper) watchReserves(ctx context.Context) error {
