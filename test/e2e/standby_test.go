@@ -103,7 +103,7 @@ func TestStandbySurvivesItsOwner(t *testing.T) {
 // awake or not. It is ended, and another answers.
 func TestOwnerDiesDuringWake(t *testing.T) {
 	t.Parallel()
-	n := onOneGPU(t, sleeper("a", "level1", "1s"))
+	n := onOneGPU(t, strings.Replace(sleeper("a", "level1", "1s"), "--startup-delay", "--wake-time, 20s, --startup-delay", 1))
 	if a := n.complete("a", 4); a.status != 200 {
 		t.Fatal(a)
 	}
@@ -113,9 +113,15 @@ func TestOwnerDiesDuringWake(t *testing.T) {
 		defer close(cut)
 		_, _ = try(http.MethodPost, n.gateway+"/v1/completions", `{"model":"a","prompt":"hello"}`) // the kill cuts it
 	}()
-	eventually(t, "the replica is being woken", func() (bool, string) {
+	// The status says so a moment before it is on record, and the process is told after
+	// that.
+	eventually(t, "it is on record that the replica is being woken", func() (bool, string) {
 		rs := n.service("default/a").Replicas
-		return len(rs) == 1 && rs[0].Message == "is being woken", fmt.Sprint(rs)
+		if len(rs) != 1 {
+			return false, fmt.Sprint(rs)
+		}
+		record, err := os.ReadFile(filepath.Join(n.dir, "processes", "replicas", rs[0].ID+".json"))
+		return strings.Contains(string(record), `"turning":true`), fmt.Sprint(string(record), err)
 	})
 	n.signal(syscall.SIGKILL)
 	<-cut
