@@ -32,7 +32,7 @@ session for an hour. With --read-only who opens it sees everything and changes n
 With --context or --kubeconfig, serve a console of that cluster on this machine until
 Ctrl-C, and print its link. It asks the API server as the user of the kubeconfig, who
 sees and changes no more by it. It shows the namespace of the context, another with -n
-or all with -A, and changes nothing without --allow-changes.
+or all with -A. Without --allow-changes it changes nothing and asks no model.
 
 Both listen on loopback. From another machine, forward the port first:
 ssh -L 8090:127.0.0.1:8090 HOST.`,
@@ -46,9 +46,10 @@ ssh -L 8090:127.0.0.1:8090 HOST.`,
 	}
 	o.remote.flags(cmd)
 	o.namespaced.flags(cmd)
+	o.gatewayFlag(cmd)
 	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "of a running up: who opens the link changes nothing")
 	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "of a cluster: show all namespaces")
-	cmd.Flags().BoolVar(&o.changes, "allow-changes", false, "of a cluster: apply, delete, scale, restart, start and stop, as far as the kubeconfig's user may")
+	cmd.Flags().BoolVar(&o.changes, "allow-changes", false, "of a cluster: apply, delete, scale, restart, start, stop and, in the playground, ask models, as far as the kubeconfig's user may")
 	cmd.Flags().StringVar(&o.listen, "listen", clusterconsole.DefaultListen, "of a cluster: address of the console, on loopback")
 	return cmd
 }
@@ -56,7 +57,7 @@ ssh -L 8090:127.0.0.1:8090 HOST.`,
 func (o *consoleOptions) run(cmd *cobra.Command) error {
 	given := cmd.Flags().Changed
 	if !o.meansCluster() {
-		for _, name := range []string{"allow-changes", "all-namespaces", "listen", "namespace"} {
+		for _, name := range []string{"allow-changes", "all-namespaces", "gateway", "gateway-service", "listen", "namespace"} {
 			if given(name) {
 				return command.Usagef("--%s goes with the console of a cluster: name the cluster with --context", name)
 			}
@@ -74,7 +75,7 @@ func (o *consoleOptions) run(cmd *cobra.Command) error {
 	if o.all {
 		namespace = ""
 	}
-	return clusterconsole.Run(cmd.Context(), clusterconsole.Config{Cluster: b.(*backend.Cluster), Namespace: namespace, Listen: o.listen, AllowChanges: o.changes,
+	return clusterconsole.Run(cmd.Context(), clusterconsole.Config{Cluster: b.(*backend.Cluster), Gateway: o.Inference, Namespace: namespace, Listen: o.listen, AllowChanges: o.changes,
 		Version: version, Out: cmd.OutOrStdout()})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -295,6 +296,7 @@ func TestConsoleIsGuarded(t *testing.T) {
 			t.Errorf("%s %s: %s", header, value, resp.Status)
 		}
 	}
+	b.ask("POST", "/api/v1/infer/v1/chat/completions", "{}", 404, nil) // requests start models
 	// The cookie alone, which servers on other ports may see, reads no manifest and
 	// changes nothing.
 	b.csrf = ""
@@ -413,4 +415,31 @@ func TestFollowed(t *testing.T) {
 	c.run("events", "nobody", "-f").fails("no service " + ns + "/nobody")
 	c.run("explain", "scale", "iris").want(0, "engine: 2 wanted, 2 ready, 0 starting now", "a request waits", "more requests")
 	c.run("explain", "scale", "other").want(0, "No decision has been made yet")
+}
+
+// TestConsoleAsksModels: the playground's requests go to the gateway, and to nothing
+// beside it.
+func TestConsoleAsksModels(t *testing.T) {
+	c, _, ns := newCLI(t)
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %s %s %q", r.Method, r.RequestURI, body, r.Header.Get("Cookie")+r.Header.Get("Authorization"))
+	}))
+	defer gateway.Close()
+	_, b := c.opened("--allow-changes", "--gateway", gateway.URL)
+	if got := b.ask("POST", "/api/v1/infer/v1/chat/completions", "{}", 200, nil); got != `POST /v1/chat/completions {} ""` {
+		t.Error(got)
+	}
+	if got := b.ask("GET", "/api/v1/infer/v2/models/"+ns+"%2Firis", "", 200, nil); got != "GET /v2/models/"+ns+`%2Firis  ""` {
+		t.Error(got)
+	}
+	for _, path := range []string{"v2/%2e%2e/api/v1/secrets", "v1/%2e%2e%2fmetrics", "metrics", "v1%2f..%2fapi"} {
+		if got := b.ask("GET", "/api/v1/infer/"+path, "", 404, nil); !strings.Contains(got, "is no path of a model") {
+			t.Error(got)
+		}
+	}
+	_, without := c.opened("--allow-changes")
+	if got := without.ask("POST", "/api/v1/infer/v1/chat/completions", "{}", 502, nil); !strings.Contains(got, "--gateway-service") {
+		t.Error(got)
+	}
 }

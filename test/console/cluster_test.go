@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 const hostile = `<img src=x onerror=alert(1)>`
@@ -36,13 +37,20 @@ func cluster(t *testing.T, changed <-chan string) *httptest.Server {
 		"/apis/roundhouse.dev/v1alpha1": `{"kind":"APIResourceList","groupVersion":"roundhouse.dev/v1alpha1","resources":[` + kind("modelservices", "ModelService") + `]}`,
 		"/api/v1/namespaces/team/events": `{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[{"apiVersion":"v1","kind":"Event","metadata":{"namespace":"team","name":"e","resourceVersion":"4"},
 			"involvedObject":{"apiVersion":"roundhouse.dev/v1alpha1","kind":"ModelService","namespace":"team","name":"iris"},"reason":"Scaled","message":"engine: 0 to 2 replicas: ` + hostile + `","type":"Normal","lastTimestamp":"2026-01-01T00:00:00Z"}]}`,
-		"/apis/roundhouse.dev/v1alpha1/namespaces/team/modelservices":      `{"kind":"ModelServiceList","apiVersion":"roundhouse.dev/v1alpha1","metadata":{"resourceVersion":"5"},"items":[` + irisNow("it answers", 5) + `]}`,
+		"/apis/roundhouse.dev/v1alpha1/namespaces/team/modelservices":      `{"kind":"ModelServiceList","apiVersion":"roundhouse.dev/v1alpha1","metadata":{"resourceVersion":"5"},"items":[` + irisNow("it answers", 5) + `,
+			{"apiVersion":"roundhouse.dev/v1alpha1","kind":"ModelService","metadata":{"namespace":"team","name":"llama","resourceVersion":"5","generation":1},"spec":{"protocol":"openAI","model":{"uri":"hf://team/llama"}}}]}`,
+		"/api/v1/services": `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[{"metadata":{"namespace":"sys","name":"gateway"},"spec":{"ports":[{"name":"http"}]}}]}`,
 		"/apis/roundhouse.dev/v1alpha1/namespaces/team/modelservices/iris": irisNow("it answers", 5),
 	}
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		answer, known := answers[r.URL.Path]
 		switch {
+		case r.Method == http.MethodPost && r.URL.Path == gatewayProxy+"/v1/chat/completions":
+			body, _ := io.ReadAll(r.Body)
+			asked := r.Header.Get("Authorization") == "Bearer t" && r.Header.Get("X-Api-Key") == "rh-key" && r.Header.Get("Cookie") == "" && strings.Contains(string(body), `"model":"team/llama"`)
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"asked as is due: %t\"}}]}\n\ndata: [DONE]\n\n", asked)
 		case r.Method != http.MethodGet:
 			t.Errorf("a console that only reads sends %s %s", r.Method, r.URL)
 		case r.URL.Query().Get("watch") != "":
@@ -73,6 +81,9 @@ func cluster(t *testing.T, changed <-chan string) *httptest.Server {
 	return s
 }
 
+// gatewayProxy is where the API server passes requests on to the gateway.
+const gatewayProxy = "/api/v1/namespaces/sys/services/gateway:http/proxy"
+
 func irisNow(message string, version int) string {
 	text, _ := json.Marshal(message)
 	return fmt.Sprintf(`{"apiVersion":"roundhouse.dev/v1alpha1","kind":"ModelService","metadata":{"namespace":"team","name":"iris","resourceVersion":"%d","generation":1,"creationTimestamp":"2026-01-01T00:00:00Z",
@@ -83,7 +94,7 @@ func irisNow(message string, version int) string {
 var clusterLink = regexp.MustCompile(`http://\S+/#sign-in=\S+`)
 
 // serveCluster runs `roundhouse console` against an API server, and returns its link.
-func serveCluster(t *testing.T, api *httptest.Server) string {
+func serveCluster(t *testing.T, api *httptest.Server, args ...string) string {
 	t.Helper()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -92,7 +103,7 @@ func serveCluster(t *testing.T, api *httptest.Server) string {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Getenv("ROUNDHOUSE_BINARY"), "console", "--kubeconfig", file, "--listen", "127.0.0.1:0")
+	cmd := exec.Command(os.Getenv("ROUNDHOUSE_BINARY"), append([]string{"console", "--kubeconfig", file, "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -140,4 +151,19 @@ func TestCluster(t *testing.T) {
 		b.do(chromedp.Navigate(at + "/#/" + page))
 		b.until(`document.querySelector("h1") !== null`)
 	}
+}
+
+// TestClusterPlayground: with --allow-changes the playground asks the cluster's gateway
+// through the API server, with the API key of the page and nothing of its session.
+func TestClusterPlayground(t *testing.T) {
+	link := serveCluster(t, cluster(t, nil), "--allow-changes")
+	at, _, _ := strings.Cut(link, "/#")
+	b := open(t, 1280, 800, false)
+	b.do(chromedp.Navigate(link))
+	b.sees("llama")
+	b.do(chromedp.Navigate(at + "/#/playground/team/llama"))
+	b.sees("kubectl port-forward", `"model":"team/llama"`)
+	b.do(chromedp.SendKeys(`input[type=password]`, "rh-key", chromedp.ByQuery))
+	b.do(chromedp.SendKeys(`textarea[name=message]`, "Hello"+kb.Enter, chromedp.ByQuery))
+	b.sees("asked as is due: true")
 }

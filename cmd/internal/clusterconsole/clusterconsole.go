@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"roundhouse.dev/roundhouse/cmd/internal/backend"
 	"roundhouse.dev/roundhouse/cmd/internal/command"
 	"roundhouse.dev/roundhouse/cmd/internal/front"
+	"roundhouse.dev/roundhouse/cmd/internal/inference"
 	"roundhouse.dev/roundhouse/cmd/internal/jsonschema"
 	"roundhouse.dev/roundhouse/internal/decide/history"
 	"roundhouse.dev/roundhouse/internal/edge/admin"
@@ -34,6 +36,8 @@ const grace = time.Second
 // Config of a console. All but Namespace and AllowChanges are required.
 type Config struct {
 	Cluster *backend.Cluster
+	// Gateway finds where the playground's requests go.
+	Gateway func(context.Context) (inference.Gateway, error)
 	// Namespace is the one that is watched, "" for all.
 	Namespace    string
 	Listen       string
@@ -55,7 +59,11 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	at := l.Addr().(*net.TCPAddr)
 	// The token is nobody's: the link signs in, and the sessions end with this process.
-	server, err := admin.New(admin.Config{Cluster: cfg.Cluster, AllowChanges: cfg.AllowChanges, Token: rand.Text(), Host: at.IP.String(), Port: at.Port,
+	var infer http.Handler
+	if cfg.AllowChanges { // since requests start models
+		infer = playground(cfg.Gateway)
+	}
+	server, err := admin.New(admin.Config{Cluster: cfg.Cluster, Infer: infer, AllowChanges: cfg.AllowChanges, Token: rand.Text(), Host: at.IP.String(), Port: at.Port,
 		Version: cfg.Version, Events: events, Requests: journal.NewRequests(), Live: live, Schemas: sync.OnceValues(jsonschema.Kinds)})
 	if err != nil {
 		return errors.Join(err, l.Close())

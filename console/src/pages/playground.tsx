@@ -1,13 +1,12 @@
 import { type JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { get, send } from "../api";
+import { about, send } from "../api";
 import { count, milliseconds } from "../format";
 import { live, useLive } from "../live";
 import { keyOf } from "../state";
 import { Card, Code, Copy, Failure, Note, Tabs, useLoaded } from "../ui";
 
 type Tab = "chat" | "infer" | "embeddings";
-type About = { gateway?: string };
 type Turn = { role: "user" | "assistant"; content: string; note?: string };
 type Settings = { system: string; temperature: string; maxTokens: string; key: string };
 
@@ -15,13 +14,14 @@ const prefix = "/api/v1/infer";
 
 export function Playground({ of, owner }: { of: string; owner: boolean }): JSX.Element {
   useLive("services");
-  const chats = [...live.services.values()].filter((s) => s.status.protocol === "openAI");
-  const others = [...live.services.values()].filter((s) => s.status.protocol !== "openAI");
-  const asked = live.services.get(of);
-  const [tab, go] = useState<Tab>(asked && asked.status.protocol !== "openAI" ? "infer" : "chat");
+  // KServe's and OME's objects on a cluster do not tell their protocol: those take part in both.
+  const all = [...live.services.values()];
+  const chats = all.filter((s) => !s.status.protocol || s.status.protocol === "openAI");
+  const others = all.filter((s) => s.status.protocol !== "openAI");
+  const asked = live.services.get(of)?.status.protocol;
+  const [tab, go] = useState<Tab>(asked && asked !== "openAI" ? "infer" : "chat");
   const [key, setKey] = useState("");
-  const about = useLoaded(() => get<About>("/api/v1"), "about");
-  const base = about.value?.gateway ?? "http://127.0.0.1:8080";
+  const base = about.gateway ?? "http://127.0.0.1:8080";
   if (!owner)
     return (
       <div class="page">
@@ -48,8 +48,9 @@ export function Playground({ of, owner }: { of: string; owner: boolean }): JSX.E
   );
 }
 
-/** modelName is how a request names a service: by its name, or with its namespace where two share it. */
+/** modelName is how a request names a service: by its name, or with its namespace where two share it, or on a cluster, where others may. */
 function modelName(key: string): string {
+  if (about.without) return key;
   const [namespace, name = key] = key.split("/");
   const twice = [...live.services.values()].filter((s) => s.name === name).length > 1;
   return twice ? `${namespace ?? ""}/${name}` : name;
@@ -426,6 +427,11 @@ function Same({ base, path, body }: { base: string; path: string; body: Record<s
       <div class="stack">
         <Tabs label="Language" at={tab} go={go} tabs={{ curl: "curl", python: "Python" }} />
         <Code fold text={text} />
+        {!about.gateway && (
+          <p class="muted">
+            Reach the gateway so first: <code>kubectl port-forward --namespace NAMESPACE service/GATEWAY 8080:http</code>
+          </p>
+        )}
       </div>
     </Card>
   );

@@ -40,13 +40,13 @@ const readsOnly = "this console only reads: start it with --allow-changes to cha
 // without are the pages that a cluster has nothing for, by their path, and traffic.
 func (s *Server) without() map[string]string {
 	out := map[string]string{
-		"traffic":    "What is asked of a cluster's services is in the metrics of its gateways.",
-		"requests":   "A cluster keeps no last requests: its gateways write each to their log with --access-log, and count them in their metrics.",
-		"copies":     "The copies of models on a cluster's nodes are not shown: `roundhouse pull` is for one machine.",
-		"playground": "This console sends no requests to models: `roundhouse chat` and `roundhouse infer` with --context do.",
-		"keys":       "API keys of a cluster are in the Secret that gateway.apiKeys.secret of the chart names: `roundhouse keys --file` makes them.",
+		"traffic":  "What is asked of a cluster's services is in the metrics of its gateways.",
+		"requests": "A cluster keeps no last requests: its gateways write each to their log with --access-log, and count them in their metrics.",
+		"copies":   "The copies of models on a cluster's nodes are not shown: `roundhouse pull` is for one machine.",
+		"keys":     "API keys of a cluster are in the Secret that gateway.apiKeys.secret of the chart names: `roundhouse keys --file` makes them.",
 	}
 	if !s.cfg.AllowChanges {
+		out["playground"] = "Requests start models, and this console only reads: start it with --allow-changes, or ask with `roundhouse chat` and `roundhouse infer`."
 		out["apply"] = "This console only reads: start it with --allow-changes to apply manifests."
 	}
 	return out

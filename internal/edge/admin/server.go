@@ -270,7 +270,8 @@ func (s *Server) schema(w http.ResponseWriter, r *http.Request) {
 type About struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Gateway is the base URL of the inference port; "" where there is none.
+	// Gateway is the base URL of the inference port; "" where there is none, and of a
+	// cluster.
 	Gateway string `json:"gateway,omitempty"`
 	// ReadOnly reports whether this server changes nothing, for nobody.
 	ReadOnly bool `json:"readOnly,omitempty"`
