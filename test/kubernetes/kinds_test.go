@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -32,6 +33,7 @@ func TestKinds(t *testing.T) {
 		{"LoggedAndBatched", 3 * time.Minute, loggedAndBatched},
 		{"Graph", 3 * time.Minute, graph},
 		{"TrainedModels", 3 * time.Minute, trainedModels},
+		{"StorageContainer", 3 * time.Minute, storageContainer},
 		{"LLMInferenceService", 3 * time.Minute, llmInferenceService},
 		{"Accelerated", 3 * time.Minute, accelerated},
 		{"Benchmark", 3 * time.Minute, benchmark},
@@ -130,6 +132,47 @@ func loggedAndBatched(ctx context.Context, p *product) {
 	_, err := p.Kubectl(ctx, "delete", "inferenceservices.serving.kserve.io/logged", "pod/sink", "service/sink", "-n", shapes)
 	p.do(err)
 	p.nothingLeft(ctx)
+}
+
+// storageContainer has a ClusterStorageContainer fetch from a store that the product does
+// not know. Before it is there, the service's status asks for it; a model that it does not
+// find is told in its words.
+func storageContainer(ctx context.Context, p *product) {
+	model, err := os.ReadFile("../../examples/quickstart/models/iris.ubj")
+	p.do(err)
+	from := func(name, uri string) string {
+		return strings.Replace(petals(name, ""), "pvc://models/iris.ubj", uri, 1)
+	}
+	says := func(name string, words ...string) {
+		p.await(ctx, kserveService, shapes, name, strings.Join(words, ", "), func(u *unstructured.Unstructured) bool {
+			status := fmt.Sprint(u.Object["status"])
+			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(status, w) })
+		})
+	}
+	p.do(p.ApplyYAML(ctx, from("fetched", "registry://models/iris.ubj")))
+	says("fetched", "nothing fetches from registry://", "apply a ClusterStorageContainer for it")
+	p.do(p.ApplyYAML(ctx, `
+apiVersion: serving.kserve.io/v1alpha1
+kind: ClusterStorageContainer
+metadata: {name: registry}
+spec:
+  container:
+    name: storage-initializer
+    image: `+serverImage+`
+    imagePullPolicy: Never
+    command: [/server, fetch]
+    env: [{name: CONTENT, value: `+base64.StdEncoding.EncodeToString(model)+`}]
+    resources: {requests: {cpu: 10m, memory: 20Mi}, limits: {memory: 100Mi}}
+  supportedUriFormats: [{prefix: "registry://"}]
+---`+from("lost", "registry://models/none")))
+	u := p.awaitReady(ctx, kserveService, shapes, "fetched")
+	request{p.address, p.host(u), "/v1/models/fetched:predict", irisRow, predicts(irisClass, 3)}.must(p.t)
+	says("lost", "registry://models/none: not in the registry")
+	_, err = p.Kubectl(ctx, "delete", "inferenceservices.serving.kserve.io/fetched", "inferenceservices.serving.kserve.io/lost", "-n", shapes)
+	p.do(err)
+	p.nothingLeft(ctx)
+	_, err = p.Kubectl(ctx, "delete", "clusterstoragecontainers.serving.kserve.io/registry")
+	p.do(err)
 }
 
 // graph has a gateway ask two services, one after the other where the request says so.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -14,6 +15,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -151,6 +154,22 @@ func sink(ctx context.Context, args []string) error {
 		_, _ = io.WriteString(w, seen.String())
 	})
 	return serve(ctx, ":"+args[0], mux)
+}
+
+// fetch writes the content of CONTENT, in Base64, as the file that a URI names into a
+// folder. A URI that ends in "none" is not found.
+func fetch(_ context.Context, args []string) error {
+	if len(args) != 2 {
+		return errors.New("want URI and FOLDER")
+	}
+	if strings.HasSuffix(args[0], "none") {
+		return fmt.Errorf("%s: not in the registry", args[0])
+	}
+	content, err := base64.StdEncoding.DecodeString(os.Getenv("CONTENT"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(args[1], path.Base(args[0])), content, 0o644)
 }
 
 // router does with vLLM's engines what SGLang's router does with SGLang's: it
