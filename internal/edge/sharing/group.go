@@ -42,8 +42,9 @@ const (
 	// MinSecret is the least length of a secret, in bytes. Who connects sees the public
 	// key that is made of it, and could try short ones.
 	MinSecret = 32
-	// batch is how long prompts wait for others to be told with them: less than a
-	// person takes for the next turn.
+	// batch is the least time from one telling to the next: a prompt after a pause is
+	// told at once, since a program's next turn follows at once, and of many those of a
+	// batch together.
 	batch = 50 * time.Millisecond
 	// timeout bounds telling one peer once, minBackoff and maxBackoff the time to the
 	// next try.
@@ -235,14 +236,14 @@ func (g *Group) handler() http.Handler {
 func (g *Group) follow(ctx context.Context, p *peer) {
 	defer p.client.CloseIdleConnections()
 	wait, backoff := time.Duration(0), time.Duration(0)
-	for {
+	for told := (time.Time{}); ; told = time.Now() {
 		if wait == 0 { // it knows all
 			select {
 			case <-p.wake:
 			case <-ctx.Done():
 				return
 			}
-			wait = batch
+			wait = max(0, time.Until(told.Add(batch)))
 		}
 		select {
 		case <-time.After(wait):
