@@ -28,7 +28,7 @@ spec:
   scaling: {minReplicas: ` + count + `, maxReplicas: ` + count + `, startupTimeout: 20m}
   engine:
     resources: {limits: {nvidia.com/gpu: 0}}
-    args: [--kv-events-config, '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}'` + more + `]
+    args: [--enable-prompt-tokens-details, --kv-events-config, '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:{{.GRPCPort}}", "topic": "kv@tiny"}'` + more + `]
 `
 }
 
@@ -157,6 +157,9 @@ func (c *talk) turn(n *node, turn int) {
 	n.t.Helper()
 	c.prompt += c.name + " asks in turn " + strconv.Itoa(turn) + ": what is a roundhouse? "
 	said := n.complete(c.prompt)
+	if whole := c.last / block * block; said.Usage.Details.Cached < whole {
+		n.t.Logf("%s, turn %d: %d of %d tokens were cached", c.name, turn, said.Usage.Details.Cached, whole)
+	}
 	c.last = said.Usage.Prompt
 	if len(said.Choices) == 1 {
 		c.prompt += said.Choices[0].Text
