@@ -112,6 +112,8 @@ type agent struct {
 	known  bool // the list was read
 	ready  bool // the server is
 	states map[string]replica.Guest
+
+	refused [sha256.Size]byte // the list that was warned of last, and why; used by watch alone
 }
 
 // models are those that the server is to have; false until they are known, and while it is
@@ -218,6 +220,7 @@ func (a *agent) read() (changed bool) {
 	same := a.known && bytes.Equal(raw, a.list)
 	a.mu.Unlock()
 	if err == nil && same {
+		a.refused = [sha256.Size]byte{}
 		return false
 	}
 	var list []shape.ListedModel
@@ -230,9 +233,14 @@ func (a *agent) read() (changed bool) {
 		}
 	}
 	if err != nil {
-		a.log.Warn("the list of models cannot be read", "file", a.c.List, "error", err)
+		// It is read each second, and told of when it is another list or another error.
+		if now := sha256.Sum256(append([]byte(err.Error()+"\x00"), raw...)); now != a.refused {
+			a.refused = now
+			a.log.Warn("the list of models cannot be read", "file", a.c.List, "error", err)
+		}
 		return false
 	}
+	a.refused = [sha256.Size]byte{}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.list, a.wanted, a.known = raw, shape.Guests(list), true

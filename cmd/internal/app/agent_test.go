@@ -264,3 +264,46 @@ func TestAgentNames(t *testing.T) {
 		}
 	}
 }
+
+// TestAgentList: a list that cannot be read is told of once, until it is another one or has
+// been read meanwhile.
+func TestAgentList(t *testing.T) {
+	var logs strings.Builder
+	file := filepath.Join(t.TempDir(), "models.json")
+	a := &agent{c: &Agent{List: file}, log: slog.New(slog.NewTextHandler(&logs, nil)), states: map[string]replica.Guest{}}
+	const good = `[{"modelName": "one", "modelSpec": {"storageUri": "s3://b/one", "framework": "xgboost"}}]`
+	warnings := 0
+	for i, step := range []struct {
+		list    string
+		changed bool
+		warns   int
+	}{
+		{"nonsense", false, 1},
+		{"nonsense", false, 0},
+		{`[{"modelName": "../up"}]`, false, 1},
+		{`[{"modelName": "../up"}]`, false, 0},
+		{"nonsense", false, 1},
+		{good, true, 0},
+		{good, false, 0},
+		{"nonsense", false, 1},
+		{good, false, 0},
+		{"nonsense", false, 1},
+		{strings.Repeat(" ", maxModelList+1), false, 1},
+		{strings.Repeat(" ", maxModelList+1), false, 0},
+	} {
+		if err := os.WriteFile(file, []byte(step.list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if changed := a.read(); changed != step.changed {
+				t.Errorf("step %d: changed is %v", i, changed)
+			}
+			step.changed = false // the second time nothing is new
+		}
+		now := strings.Count(logs.String(), "level=WARN")
+		if now-warnings != step.warns {
+			t.Errorf("step %d: %d warnings, want %d:\n%s", i, now-warnings, step.warns, logs.String())
+		}
+		warnings = now
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -163,6 +164,61 @@ func TestBenchmarkJob(t *testing.T) {
 	}
 	if fresh := onlyJob(t, c, ns, j.Name); !strings.Contains(strings.Join(fresh.Spec.Template.Spec.Containers[0].Command, " "), "--scenario=D(200,100)") {
 		t.Errorf("%v", fresh.Spec.Template.Spec.Containers[0].Command)
+	}
+}
+
+// TestBenchmarkRefused: a Job of somebody else that has the name is left alone, and told in
+// the status and in an Event; once it is gone the benchmark runs. Volumes that give what the
+// namespace has not are refused by their field.
+func TestBenchmarkRefused(t *testing.T) {
+	c := kubetest.Client(t, "ome")
+	ns := kubetest.Namespace(t, c, nil)
+	r := begin(t, options(t, ns), kubetest.Server(t))
+	u := kubetest.Apply(t, c, ns, chatLoad)[0]
+	own := onlyJob(t, c, ns, "")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), own, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		t.Fatal(err)
+	}
+	other := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: own.Name, Namespace: ns}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
+		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "a"}}}}}}
+	if err := c.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, options(t, ns), kubetest.Server(t))
+	text := "the Job " + own.Name + " is there already and is not this BenchmarkJob's"
+	says(t, c, u, map[string]string{"state": "Pending", "details": text})
+	kubetest.Eventually(t, func() string {
+		var list eventsv1.EventList
+		if err := c.List(t.Context(), &list, client.InNamespace(ns)); err != nil {
+			return err.Error()
+		}
+		for _, e := range list.Items {
+			if e.Reason == "JobRefused" && e.Regarding.UID == u.GetUID() && strings.Contains(e.Note, text) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("an Event; there are %d others", len(list.Items))
+	})
+	if all := jobs(t, c, ns); len(all) != 1 || all[0].UID != other.UID {
+		t.Errorf("the other Job was touched: %v", all)
+	}
+	if err := c.Delete(t.Context(), other, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Eventually(t, func() string {
+		if all := jobs(t, c, ns); len(all) != 1 || !metav1.IsControlledBy(&all[0], u) {
+			return "a Job of its own"
+		}
+		return ""
+	})
+
+	node := kubetest.Apply(t, c, ns, strings.NewReplacer("chat-load", "node", "{image: genai-bench}", "{volumes: [{name: node, hostPath: {path: /}}], volumeMounts: [{name: node, mountPath: /node}]}").Replace(chatLoad))[0]
+	says(t, c, node, map[string]string{"state": "Failed", "failureMessage": "spec.podOverride.volumes[0].hostPath: is not mounted"})
+	if n := len(jobs(t, c, ns)); n != 1 {
+		t.Errorf("%d Jobs, want 1", n)
 	}
 }
 

@@ -67,7 +67,7 @@ func (op *operator) newBenchmarks(cfg *rest.Config) (err error) {
 	if !o.benchmarks {
 		disabled = noBenchmarks
 	}
-	op.benchmarks, err = benchmarks.New(benchmarks.Config{REST: cfg, Mapper: m.GetRESTMapper(), Client: m.GetClient(), Namespaces: o.namespaces,
+	op.benchmarks, err = benchmarks.New(benchmarks.Config{REST: cfg, Mapper: m.GetRESTMapper(), Client: m.GetClient(), Reader: m.GetAPIReader(), Namespaces: o.namespaces,
 		Env: loadjob.Env{Image: o.image, Gateway: o.gatewayInside()}, List: op.listBenchmarks, Report: op.reportBenchmark, Disabled: disabled, Log: op.log})
 	return err
 }

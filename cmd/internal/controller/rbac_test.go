@@ -10,8 +10,10 @@ import (
 	"sync"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -215,7 +217,7 @@ func keeping(t *testing.T, c client.Client, ns string) {
 	})
 }
 
-// benchmarked has a BenchmarkJob run, changed and deleted.
+// benchmarked has a BenchmarkJob run, kept from its Job, changed and deleted.
 func benchmarked(t *testing.T, c client.Client, ns string) {
 	t.Helper()
 	u := kubetest.Apply(t, c, ns, chatLoad)[0]
@@ -225,6 +227,26 @@ func benchmarked(t *testing.T, c client.Client, ns string) {
 		}
 		return ""
 	})
+	var j *batchv1.Job
+	its := func() string { // Reserves have Jobs too
+		for _, one := range jobs(t, c, ns) {
+			if metav1.IsControlledBy(&one, u) {
+				j = &one
+				return ""
+			}
+		}
+		return "a Job of its own"
+	}
+	kubetest.Eventually(t, its)
+	j.OwnerReferences, j.Labels = nil, nil // as if it were somebody else's
+	if err := c.Update(t.Context(), j); err != nil {
+		t.Fatal(err)
+	}
+	says(t, c, u, map[string]string{"details": "is not this BenchmarkJob's"})
+	if err := c.Delete(t.Context(), j, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Eventually(t, its)
 	kubetest.Apply(t, c, ns, strings.ReplaceAll(chatLoad, "D(100,100)", "D(200,100)"))
 	says(t, c, u, map[string]string{"details": "waits until the pod of the former Job has ended"})
 	if err := c.Delete(t.Context(), u); err != nil {

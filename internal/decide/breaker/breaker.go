@@ -23,6 +23,9 @@
 // one request is sent to see whether the endpoint is well again: its answer
 // closes the circuit or ejects the endpoint again. It is over early, after
 // [Config.Rest], where another endpoint fails and is spared for its sake.
+//
+// A failure that something else was to blame for, as one that was found out later, is taken
+// back: [Circuit.Acquitted].
 package breaker
 
 import (
@@ -237,6 +240,28 @@ func (c Circuit) After(r Result, asked time.Duration, p Peers, cfg Config) (next
 // all requests to one that fails, so those that rest should be tried at once.
 func (c Circuit) Spared(p Peers, cfg Config) bool {
 	return c.State == Closed && c.Failures >= cfg.Failures && p.Ejected > 0
+}
+
+// Acquitted is the circuit without one of its failures, for which something else has shown
+// to be to blame since: that failure led from the state before to the state after.
+func (c Circuit) Acquitted(before, after State, cfg Config) Circuit {
+	if c.Failures == 0 { // it has answered since
+		return c
+	}
+	c.Failures--
+	if before != Open && after == Open && c.Ejections > 0 {
+		c.Ejections--
+	}
+	if c.Last != Failed && c.Last != Lost {
+		return c
+	}
+	switch {
+	case c.Failures == 0 || c.Last == Failed && c.Failures < cfg.Failures:
+		c.State = Closed
+	case before == Trial && c.State == Open: // it gets another
+		c.State = Trial
+	}
+	return c
 }
 
 // Rested is the circuit when its time is over.

@@ -16,6 +16,7 @@ import (
 //	pool N                       N endpoints, named 1 to N, begin anew
 //	ENDPOINT RESULT [xN] [after=DURATION]
 //	         RESULT is a status code, lost or silent; after is its Retry-After
+//	ENDPOINT acquit FAILURE      its n-th failure was something else's; -1 is the last one
 //	wait DURATION                ejections that are over by then end
 //
 // A decision is the endpoint's state and, where it is ejected, for how long; spared
@@ -27,6 +28,7 @@ type script struct {
 	now      time.Duration
 	circuits []Circuit
 	until    []time.Duration // of the ejection
+	blames   [][][2]State    // the states before and after each failure
 }
 
 func runScript(t *testing.T, text string) string {
@@ -52,7 +54,7 @@ func (s *script) do(words []string) string {
 	switch words[0] {
 	case "pool":
 		n := s.number(words[1])
-		s.now, s.circuits, s.until = 0, make([]Circuit, n), make([]time.Duration, n)
+		s.now, s.circuits, s.until, s.blames = 0, make([]Circuit, n), make([]time.Duration, n), make([][][2]State, n)
 		return ""
 	case "wait":
 		s.now += s.duration(words[1])
@@ -66,6 +68,15 @@ func (s *script) do(words []string) string {
 		return strings.Join(back, ", ")
 	}
 	i := s.number(words[0]) - 1
+	if words[1] == "acquit" {
+		n := s.number(words[2])
+		if n < 0 {
+			n += len(s.blames[i]) + 1
+		}
+		of := s.blames[i][n-1]
+		s.circuits[i] = s.circuits[i].Acquitted(of[0], of[1], DefaultConfig())
+		return s.says(i, 0)
+	}
 	r, times, asked := Lost, 1, time.Duration(0)
 	switch words[1] {
 	case "lost":
@@ -84,10 +95,18 @@ func (s *script) do(words []string) string {
 	var last time.Duration
 	for range times {
 		next, rest := s.circuits[i].After(r, asked, s.peers(i), DefaultConfig())
+		if r == Failed || r == Lost {
+			s.blames[i] = append(s.blames[i], [2]State{s.circuits[i].State, next.State})
+		}
 		if s.circuits[i] = next; rest > 0 {
 			s.until[i], last = s.now+rest, rest
 		}
 	}
+	return s.says(i, last)
+}
+
+// says is the state of an endpoint, which has just been ejected for a time, or 0.
+func (s *script) says(i int, last time.Duration) string {
 	c := s.circuits[i]
 	said := c.State.String()
 	if last > 0 {

@@ -192,6 +192,28 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// A Job that is there counts as a benchmark's only if that owns it, and the watch sees it.
+func TestTaken(t *testing.T) {
+	b := read(t, plain)
+	other := read(t, plain)
+	other.UID = "another"
+	stranger, unmarked := job(b, "", ""), job(b, "", "")
+	stranger.OwnerReferences, unmarked.Labels = nil, nil
+	for name, c := range map[string]struct {
+		there *batchv1.Job
+		want  string
+	}{
+		"its own":         {job(b, "", ""), ""},
+		"nobody's":        {stranger, "the Job " + stranger.Name + " is there already and is not this BenchmarkJob's"},
+		"another's":       {job(other, "", ""), "is not this BenchmarkJob's"},
+		"without a label": {unmarked, "has lost its label " + LabelBenchmark},
+	} {
+		if err := Taken(b, c.there); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
 // A status is written once, with the line of what has no effect, and keeps what a pod said
 // that is gone.
 func TestOver(t *testing.T) {

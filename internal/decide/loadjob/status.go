@@ -34,6 +34,8 @@ type Status struct {
 	Details string
 	// Warnings is a line of which fields have no effect.
 	Warnings string
+	// Denied is set where its Job cannot be made.
+	Denied bool
 }
 
 const (
@@ -178,9 +180,21 @@ func failure(message string, pod *corev1.Pod, j *batchv1.Job) (why, measured str
 	return excerpt.Of(why, maxFailure), strings.TrimSpace(measured)
 }
 
-// Refused is the status of a benchmark whose Job the API server does not take.
+// Taken is why a benchmark cannot have the Job of its name that is there; nil where that is
+// its own, which the watch will tell of.
+func Taken(b *Benchmark, there *batchv1.Job) error {
+	switch ref := metav1.GetControllerOf(there); {
+	case ref == nil || ref.UID != b.UID:
+		return fmt.Errorf("the Job %s is there already and is not this BenchmarkJob's: delete it, or give the BenchmarkJob another name", there.Name)
+	case there.Labels[LabelBenchmark] == "":
+		return fmt.Errorf("the Job %s has lost its label %s, by which it is watched: delete it", there.Name, LabelBenchmark)
+	}
+	return nil
+}
+
+// Refused is the status of a benchmark whose Job cannot be made.
 func (s Status) Refused(why string) Status {
-	s.State, s.Details = Pending, "its Job is refused, and is tried again: "+excerpt.Of(why, maxFailure)
+	s.State, s.Denied, s.Details = Pending, true, "its Job is refused, and is tried again: "+excerpt.Of(why, maxFailure)
 	return s
 }
 

@@ -298,3 +298,61 @@ func TestEncoders(t *testing.T) {
 	}
 	t.Error("the failing replica was never asked")
 }
+
+// TestEncodersAcquitted: a picture that nobody can load, of which a sidecar says 502 as if
+// its encoder were dead, leaves the encoder where it was, and one that is dead rests.
+func TestEncodersAcquitted(t *testing.T) {
+	r := newRig(t, func(_ *Config, d *dispatch.Config) {
+		d.RetryRate = 1e6
+		d.Breaker.LostRest, d.Breaker.MaxLostRest = time.Hour, time.Hour
+	})
+	var dead atomic.Bool
+	var helped atomic.Int32 // requests that name an encoder
+	sidecar := replicaServer(t, func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		bad := err != nil || strings.Contains(string(body), "http://bad")
+		named := req.Header.Get(headerEncoders) != ""
+		if named {
+			helped.Add(1)
+		}
+		switch {
+		case named && (bad || dead.Load()):
+			w.WriteHeader(http.StatusBadGateway)
+		case bad:
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"the picture cannot be loaded"}}`)
+		default:
+			writes(usageAnswer)(w, req)
+		}
+	})
+	p := pool("room", sidecar)
+	p.Shared, p.Protocol = true, service.ProtocolOpenAI
+	p.Replicas = append(p.Replicas, replica.Replica{ID: "encode-0", Role: service.RoleEncode, Phase: replica.Ready, HTTP: "127.0.0.1:9"})
+	r.d.SetPool(p)
+	r.d.SetObjects([]routing.Object{&routing.Pool{Meta: service.Meta{Key: p.Key}},
+		&routing.Route{Meta: service.Meta{Key: service.ParseKey("chat")}, Models: []string{"chat"}, Targets: []routing.Target{{Ref: routing.PoolRef(p.Key), Weight: 1}}}})
+	ask := func(url string, status int, says ...string) {
+		t.Helper()
+		r.send("POST", "/v1/chat/completions", `{"model":"chat","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+url+`"}}]}]}`,
+			"Content-Type", "application/json").want(t, status, says...)
+	}
+	rests := func() bool {
+		return slices.ContainsFunc(r.d.Endpoints(p.Ref()), func(e dispatch.Endpoint) bool { return e.ID == "encode-0" && e.Ejected != "" })
+	}
+	for n := range 5 {
+		ask(fmt.Sprint("http://bad/", n), 400, "cannot be loaded")
+		until(t, func() bool { return !rests() })
+	}
+	ask("http://good/1", 200, "completion_tokens")
+	if rests() {
+		t.Error("an encoder that does its work rests")
+	}
+	dead.Store(true)
+	ask("http://good/2", 200, "completion_tokens")
+	if !rests() {
+		t.Error("an encoder that is dead is named again")
+	}
+	if n := helped.Load(); n != 7 {
+		t.Errorf("%d requests named the encoder, want 7", n)
+	}
+}

@@ -128,8 +128,9 @@ type silence struct {
 	watched  atomic.Bool   // a timer runs
 }
 
-// observe tells the breaker of x's endpoint what became of a request there.
-func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duration) {
+// observe tells the breaker of x's endpoint what became of a request there, and returns
+// the states that this led from and to.
+func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duration) (from, to breaker.State) {
 	c, e := &x.endpoint.breaker, x.endpoint
 	if r != breaker.Answered { // which FirstByte counts
 		e.record.results[r].Add(1)
@@ -138,7 +139,7 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 		s.d.clock.AfterFunc(0, func() { lost(e.server.replica) }) // no mutex is held then
 	}
 	if r == breaker.Answered && c.well.Load() {
-		return
+		return breaker.Closed, breaker.Closed
 	}
 	var peers breaker.Peers
 	if r != breaker.Answered && r != breaker.Lost { // which are the endpoint's own
@@ -148,6 +149,7 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 	}
 	c.mu.Lock()
 	before := c.gate.Load()
+	from = c.state.State
 	next, ejection := c.state.After(r, retryAfter, peers, s.d.cfg.Breaker)
 	c.setState(next)
 	gate, round := c.gate.Load(), c.round
@@ -156,7 +158,7 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 		s.recallOthers(x)
 	}
 	if gate == before {
-		return
+		return from, next.State
 	}
 	s.refresh(x)
 	switch {
@@ -167,6 +169,23 @@ func (s *endpointSet) observe(x *slot, r breaker.Result, retryAfter time.Duratio
 		})
 	case c.allows():
 		s.d.clock.AfterFunc(0, e.notifyPools) // which takes pools' mutexes
+	}
+	return from, next.State
+}
+
+// acquit takes back what is held against a helper.
+func (s *endpointSet) acquit(b blame) {
+	c, e := &b.helper.endpoint.breaker, b.helper.endpoint
+	c.mu.Lock()
+	before := c.gate.Load()
+	c.setState(c.state.Acquitted(b.before, b.after, s.d.cfg.Breaker))
+	gate := c.gate.Load()
+	c.mu.Unlock()
+	if gate == before {
+		return
+	}
+	if s.refresh(b.helper); c.allows() {
+		s.d.clock.AfterFunc(0, e.notifyPools)
 	}
 }
 

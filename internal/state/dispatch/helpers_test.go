@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
 )
 
@@ -148,4 +151,115 @@ func TestAnswersOfTheirOwn(t *testing.T) {
 	if got := s.ejected(); !slices.Equal(got, []string{"d1"}) {
 		t.Errorf("%v are ejected, want d1", got)
 	}
+}
+
+// TestHelpersAcquitted: what is held against helpers stands if the request does well without
+// them, or is not sent again, and is taken back if it fails all the same.
+func TestHelpersAcquitted(t *testing.T) {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		retry bool
+		spent bool           // is the budget for retries
+		alone func(g *Grant) // what becomes of it without helpers
+		want  []string       // are ejected
+	}{
+		"it is answered without": {true, false, func(g *Grant) { g.FirstByte() }, []string{"e1"}},
+		"it is not sent again":   {false, false, nil, []string{"e1"}},
+		"none may take it":       {true, true, nil, []string{"e1"}},
+		"it is refused": {true, false, func(g *Grant) {
+			g.Judge(Answer{Status: 400, Result: breaker.OfStatus(400), Retryable: true})
+			g.FirstByte()
+		}, nil},
+		"it is not found": {true, false, func(g *Grant) {
+			g.Judge(Answer{Status: 404, Result: breaker.OfStatus(404), Retryable: true})
+			g.FirstByte()
+		}, nil},
+		"it fails": {true, false, func(g *Grant) {
+			g.Judge(Answer{Status: 500, Result: breaker.OfStatus(500), Retryable: true})
+			g.FirstByte()
+		}, nil},
+		"the server is busy": {true, false, func(g *Grant) {
+			g.Judge(Answer{Status: 503, Result: breaker.OfStatus(503), Retryable: true})
+			g.FirstByte()
+		}, nil},
+		"the server dies": {true, false, func(g *Grant) { _ = g.Retry(gone, Lost(errors.New("EOF"))) }, nil},
+		"its client goes": {true, false, func(*Grant) {}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, p := encoding(t, nil, "d1", "d2", "e1")
+				s := &sidecars{t: t, d: d, config: p}
+				for range 3 { // each as the first one
+					g := grantOf(t, d, Request{To: p.Ref(), Messages: pictures("http://a")})
+					if len(g.Encoders()) != 1 {
+						t.Fatalf("%v encode", g.Encoders())
+					}
+					if c.spent {
+						g.pool.budget = admission.Budget{}
+					}
+					moved := g.Answered(Answer{Status: 502, Result: breaker.Failed, Retryable: c.retry})
+					encoders := func() []string {
+						return slices.DeleteFunc(s.ejected(), func(id string) bool { return id[0] != 'e' })
+					}
+					if got := encoders(); !slices.Equal(got, []string{"e1"}) {
+						t.Fatalf("%v are ejected while it is sent again", got)
+					}
+					switch {
+					case moved != (c.alone != nil):
+						t.Fatalf("moved is %v", moved)
+					case moved:
+						c.alone(g)
+					default:
+						g.FirstByte()
+					}
+					g.Done(Outcome{})
+					g.Done(Outcome{})
+					if got := encoders(); !slices.Equal(got, c.want) {
+						t.Fatalf("%v are ejected, want %v", got, c.want)
+					}
+					if c.want != nil {
+						return
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestHelpersAcquittedTogether: pictures that nobody can load keep no encoder ejected,
+// however many requests name them at once, and one that is dead rests all the same.
+func TestHelpersAcquittedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, p := encoding(t, nil, "d1", "d2", "e1", "e2")
+		s := &sidecars{t: t, d: d, config: p, retry: true}
+		for round := range 20 {
+			var all []*Grant
+			for n := range 8 {
+				all = append(all, grantOf(t, d, Request{To: p.Ref(), Messages: pictures(fmt.Sprint("http://a/", round, n), fmt.Sprint("http://b/", round, n))}))
+			}
+			for _, g := range all {
+				g.pool.budget.Rate = 1e6
+				if !g.Answered(Answer{Status: 502, Result: breaker.Failed, Retryable: true}) {
+					t.Fatal("it is not sent again")
+				}
+			}
+			for _, g := range all {
+				g.Judge(Answer{Status: 400, Result: breaker.Answered, Retryable: true})
+				g.FirstByte()
+				g.Done(Outcome{})
+			}
+			if got := s.ejected(); len(got) > 0 {
+				t.Fatalf("round %d: %v are ejected", round, got)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		s.dead = []string{"e1"}
+		for range 20 {
+			s.ask(true)
+		}
+		if got := s.ejected(); !slices.Equal(got, s.dead) {
+			t.Errorf("%v are ejected, want %v", got, s.dead)
+		}
+	})
 }

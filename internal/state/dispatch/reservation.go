@@ -24,9 +24,10 @@ type Grant struct {
 	ordered    bool // subset is an external picker's choice, the best first
 	open       bool // that may be passed over if it is no use
 	idempotent bool
-	answered   bool // its answer has begun
-	copied     bool // Request.Copy
-	alone      bool // helpers have failed it, so it goes without
+	answered   bool    // its answer has begun
+	copied     bool    // Request.Copy
+	alone      bool    // helpers have failed it, so it goes without
+	blames     []blame // what of that is held against them; it stands if the request does well alone
 	protocol   service.Protocol
 	model      string
 	adapter    string
@@ -405,7 +406,9 @@ func (g *Grant) FirstByte() {
 	if r.slot == nil {
 		return
 	}
-	r.endWait(!r.judged)
+	if r.endWait(!r.judged); !r.judged {
+		g.blames = nil
+	}
 	if g.route != nil && !r.judged && g.handling.Hedge != nil {
 		g.route.mu.Lock()
 		g.route.first.Add(g.pool.d.clock.Now().Sub(g.sent(r.since)))
@@ -441,6 +444,7 @@ func (g *Grant) Done(o Outcome) {
 	now := p.d.clock.Now()
 	learned := g.lastToken(&o, now)
 	p.mu.Lock()
+	p.acquitHelpers(g)
 	if g.tally.stage == done {
 		p.mu.Unlock()
 		return

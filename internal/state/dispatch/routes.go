@@ -225,7 +225,7 @@ func (g *Grant) Hedge() *Grant {
 	p := g.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.tally.stage != running || g.answered || g.reservation.slot == nil || p.closed != "" || p.queue.Len() > 0 || g.reservation.prefill != nil || g.reservation.encoders != nil || g.ordered {
+	if g.tally.stage != running || g.answered || g.reservation.slot == nil || p.closed != "" || p.queue.Len() > 0 || g.reservation.prefill != nil || g.reservation.encoders != nil || g.ordered || len(g.blames) > 0 {
 		return nil
 	}
 	now := p.d.clock.Now()

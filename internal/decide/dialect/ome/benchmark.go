@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -125,6 +126,7 @@ func readBenchmark(r *manifest.Reader, m *benchmarkJob, o *manifest.Object) {
 	readDataset(r, spec.Dataset, out)
 	readOutput(r, spec, out)
 	if p := spec.PodOverride; p != nil {
+		checkVolumes(r, p.Volumes)
 		out.Pod = p.Pod
 	}
 	if !r.Failed() {
@@ -132,6 +134,41 @@ func readBenchmark(r *manifest.Reader, m *benchmarkJob, o *manifest.Object) {
 			r.Errorf("spec.numConcurrency", "%v", err)
 		}
 	}
+}
+
+// checkVolumes refuses volumes that give more than the namespace has: the controller makes
+// the pod by its own rights, for whoever may write the manifest. It lists what is taken, so
+// that kinds which Kubernetes adds are refused until somebody has judged them.
+func checkVolumes(r *manifest.Reader, volumes []corev1.Volume) {
+	for i := range volumes {
+		at := strict.Index("spec.podOverride.volumes", i)
+		v := volumes[i].VolumeSource
+		projected := v.Projected
+		v.ConfigMap, v.Secret, v.PersistentVolumeClaim, v.EmptyDir, v.Projected, v.DownwardAPI, v.Ephemeral = nil, nil, nil, nil, nil, nil, nil
+		if v != (corev1.VolumeSource{}) {
+			r.Errorf(at+"."+stated(v), "is not mounted, as it would give more than the job's namespace has: write configMap, secret, persistentVolumeClaim, emptyDir, projected, downwardAPI or ephemeral")
+		}
+		if projected == nil {
+			continue
+		}
+		for j, p := range projected.Sources {
+			p.ConfigMap, p.Secret, p.DownwardAPI, p.ClusterTrustBundle = nil, nil, nil, nil
+			if p != (corev1.VolumeProjection{}) {
+				r.Errorf(strict.Index(at+".projected.sources", j)+"."+stated(p), "is not mounted, as it would give the pod an identity in the cluster: write configMap, secret, downwardAPI or clusterTrustBundle")
+			}
+		}
+	}
+}
+
+// stated is the first field that a source states.
+func stated(source any) string {
+	text, _ := json.Marshal(source) // it was read from a manifest
+	var fields map[string]any
+	_ = json.Unmarshal(text, &fields)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		return name
+	}
+	return ""
 }
 
 // readEndpoint reads whose answers are measured.

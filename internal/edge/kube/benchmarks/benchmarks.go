@@ -35,6 +35,8 @@ type Config struct {
 	REST   *rest.Config
 	Mapper meta.RESTMapper
 	Client client.Client
+	// Reader reads from the API server.
+	Reader client.Reader
 	// Namespaces are the only ones that are watched; none means all.
 	Namespaces []string
 	// Env is what the Jobs are made with.
@@ -70,8 +72,8 @@ type Keeper struct {
 
 // New makes a keeper. It watches nothing before Run.
 func New(cfg Config) (*Keeper, error) {
-	if cfg.REST == nil || cfg.Mapper == nil || cfg.Client == nil || cfg.Env.Image == "" || cfg.Env.Gateway == "" || cfg.List == nil || cfg.Report == nil {
-		return nil, errors.New("benchmarks: REST, Mapper, Client, Env, List and Report are required")
+	if cfg.REST == nil || cfg.Mapper == nil || cfg.Client == nil || cfg.Reader == nil || cfg.Env.Image == "" || cfg.Env.Gateway == "" || cfg.List == nil || cfg.Report == nil {
+		return nil, errors.New("benchmarks: REST, Mapper, Client, Reader, Env, List and Report are required")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -209,11 +211,24 @@ func (k *Keeper) carryOut(ctx context.Context, b *loadjob.Benchmark, d loadjob.D
 	}
 	job := loadjob.Render(b, k.cfg.Env)
 	switch err := k.cfg.Client.Create(ctx, job, client.FieldOwner(shape.FieldManager)); {
-	case apierrors.IsAlreadyExists(err): // the watch has not told of it yet
-		return nil
+	case apierrors.IsAlreadyExists(err):
+		return k.taken(ctx, b, job.Name, err)
 	case err != nil:
 		return err
 	}
 	k.cfg.Log.Info("a Job sends the load of a BenchmarkJob", "benchmarkjob", b.Key.String(), "job", job.Name)
 	return nil
+}
+
+// taken is why a benchmark's Job could not be made, since one of its name was there; nil
+// where it is its own, which the watch has not told of yet.
+func (k *Keeper) taken(ctx context.Context, b *loadjob.Benchmark, name string, there error) error {
+	var all batchv1.JobList // of one; to list is what the controller may
+	if err := k.cfg.Reader.List(ctx, &all, client.InNamespace(b.Namespace), client.MatchingFields{metav1.ObjectNameField: name}); err != nil {
+		return err
+	}
+	if len(all.Items) == 0 { // it has gone meanwhile
+		return there
+	}
+	return loadjob.Taken(b, &all.Items[0])
 }

@@ -64,6 +64,7 @@ type pod struct {
 	// where it has said nothing.
 	guests map[string]replica.Guest
 	told   time.Time
+	mute   bool // it did not answer when it was last asked
 }
 
 // sawSlice takes in an EndpointSlice as it is, or that it is gone.

@@ -229,14 +229,18 @@ func (w *Writer) Routing(ctx context.Context, states []fleet.RoutingState) error
 	return errors.Join(errs...)
 }
 
-// Benchmark writes the status of a benchmark, unless its manifest is another by now.
+// Benchmark writes the status of a benchmark, unless its manifest is another by now, and
+// records an event if its Job cannot be made.
 func (w *Writer) Benchmark(ctx context.Context, r objects.Ref, st loadjob.Status) error {
 	u, err := w.find(ctx, r.GroupVersionKind, r.Key)
 	if u == nil || err != nil || u.GetUID() != r.UID {
 		return err
 	}
 	before, _, _ := unstructured.NestedMap(u.Object, "status")
-	_, err = w.put(ctx, u, st.Over(before, w.cfg.Now()))
+	changed, err := w.put(ctx, u, st.Over(before, w.cfg.Now()))
+	if changed && st.Denied {
+		w.event(u, true, "JobRefused", st.Details)
+	}
 	return err
 }
 
