@@ -166,7 +166,7 @@ func TestModelCaches(t *testing.T) {
 	reads := deployment(t, c, key).Spec.Template.Spec
 	mounts := reads.Containers[0].VolumeMounts
 	if i := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/mnt/models" }); i < 0 || mounts[i].SubPath != "places/"+d.Name+"/model/v2" || !mounts[i].ReadOnly ||
-		len(reads.InitContainers) != 1 || reads.InitContainers[0].Name != shape.Waiter || reads.Affinity == nil {
+		len(reads.InitContainers) != 2 || reads.InitContainers[0].Name != shape.Waiter || reads.InitContainers[1].Name != shape.Finder || reads.Affinity == nil {
 		t.Errorf("%+v", reads)
 	}
 	p := n.pod(key, service.RoleEngine)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -165,6 +166,35 @@ func TestKeptElsewhere(t *testing.T) {
 	c, err := fetcher(t, rev, everything)
 	if err != nil || c.Name != Fetcher || !slices.Contains(c.Args, "s3://models/own") {
 		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestKeptPath: a server of a path in a kept model is started after that path was looked for
+// in all of the model, by a container that cannot have the kubelet make it; one of all of it
+// needs none.
+func TestKeptPath(t *testing.T) {
+	for sub, want := range map[string]string{"": "", ".": "", "./": "", "v2": "v2", "v2/": "v2", "/v2//en/.": "v2/en"} {
+		rev := revision(t, "x.yaml", one("llama", "s3://models/llama", ""))
+		rev.Kept = &workload.Kept{Name: "a", Folder: "/models/n", Sub: sub}
+		objects, err := Render(rev, everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := objects.Deployments[0].Spec.Template.Spec
+		if at := mountAt(&pod.Containers[0], modelPath); at == nil || at.SubPath != strings.TrimSuffix("places/a/model/"+want, "/") {
+			t.Errorf("%q: %+v", sub, at)
+		}
+		looks := pod.InitContainers[1:]
+		if want == "" {
+			if len(looks) > 0 {
+				t.Errorf("%q: %+v", sub, looks)
+			}
+			continue
+		}
+		if len(looks) != 1 || looks[0].Name != Finder || !slices.Equal(looks[0].Command, []string{program, "find", modelPath, want}) ||
+			len(looks[0].VolumeMounts) != 1 || looks[0].VolumeMounts[0] != (corev1.VolumeMount{Name: keptVolume, MountPath: modelPath, SubPath: "places/a/model", ReadOnly: true}) {
+			t.Errorf("%q: %+v", sub, looks)
+		}
 	}
 }
 
