@@ -171,7 +171,16 @@ func TestModelCaches(t *testing.T) {
 	}
 	p := n.pod(key, service.RoleEngine)
 
-	// A cache that is gone is kept while a pod reads it; then its nodes remove it.
+	// A cache that is gone is kept while a pod reads it; then its nodes remove it. Labels of
+	// others keep nothing.
+	other := kubetest.Namespace(t, c, nil)
+	for _, stray := range []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: ns}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "i"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: other}, Spec: *p.Spec.DeepCopy()}} {
+		stray.Name, stray.Labels, stray.Spec.NodeName, stray.Spec.ServiceAccountName = "stray", p.Labels, "", ""
+		if err := c.Create(t.Context(), stray); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := c.Delete(t.Context(), cache); err != nil {
 		t.Fatal(err)
 	}

@@ -226,3 +226,33 @@ func Removed(d *appsv1.DaemonSet) bool {
 	return d.Annotations[AnnotationDropping] != "" && s.ObservedGeneration >= d.Generation &&
 		s.UpdatedNumberScheduled >= s.DesiredNumberScheduled && s.NumberReady >= s.DesiredNumberScheduled
 }
+
+// ReadsCopy reports whether a pod with the label of the copies that d makes may read one.
+// Anybody who makes pods can write the label, so it does not count alone: the pod mounts the
+// folder of the copies, for which its namespace must admit hostPath volumes, and those of a
+// namespace's cache are read there.
+func ReadsCopy(pod *corev1.Pod, d *appsv1.DaemonSet) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	folder := keptFolder(&d.Spec.Template.Spec)
+	return folder != "" && keptFolder(&pod.Spec) == folder && (d.Namespace == credentials.CacheNamespace || pod.Namespace == d.Namespace)
+}
+
+// keptFolder is the node's folder of kept models that a pod mounts; "" for none.
+func keptFolder(pod *corev1.PodSpec) string {
+	for _, v := range KeptVolumes(pod.Volumes) {
+		return v.HostPath.Path
+	}
+	return ""
+}
+
+// KeptVolumes are those of a pod's volumes that are folders of kept models.
+func KeptVolumes(all []corev1.Volume) (out []corev1.Volume) {
+	for _, v := range all {
+		if v.Name == keptVolume && v.HostPath != nil {
+			out = append(out, v)
+		}
+	}
+	return out
+}

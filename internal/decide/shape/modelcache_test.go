@@ -198,6 +198,48 @@ func TestKeptPath(t *testing.T) {
 	}
 }
 
+// TestReadsCopy: a pod as ours are reads a copy until it has ended; one that has no more of
+// them than a label, or is where it cannot be read, does not.
+func TestReadsCopy(t *testing.T) {
+	c, k := keptModel(t, keptLlama)
+	d, err := CacheDaemonSet(c, k, cacheOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rev := revision(t, "x.yaml", one("llama", "s3://models/llama/v2", ""))
+	rev.Kept = &workload.Kept{Name: k.Name, Folder: k.Folder, Nodes: k.Nodes}
+	objects, err := Render(rev, everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]struct {
+		change func(*corev1.Pod, *appsv1.DaemonSet)
+		want   bool
+	}{
+		"one of ours":               {func(*corev1.Pod, *appsv1.DaemonSet) {}, true},
+		"one that is being removed": {func(_ *corev1.Pod, d *appsv1.DaemonSet) { *d = *CacheRemoval(d, "2026-01-01T00:00:00Z") }, true},
+		"one that ended":            {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Status.Phase = corev1.PodSucceeded }, false},
+		"one that failed":           {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Status.Phase = corev1.PodFailed }, false},
+		"a label alone":             {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Spec.Volumes = nil }, false},
+		"an empty folder of its name": {func(p *corev1.Pod, _ *appsv1.DaemonSet) {
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+		}, false},
+		"another folder":           {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Spec.Volumes[0].HostPath.Path = "/models/other" }, false},
+		"of the cache's namespace": {func(p *corev1.Pod, d *appsv1.DaemonSet) { d.Namespace, p.Namespace = "team", "team" }, true},
+		"of another namespace":     {func(p *corev1.Pod, d *appsv1.DaemonSet) { d.Namespace, p.Namespace = "team", "other" }, false},
+		"nothing keeps a model":    {func(_ *corev1.Pod, d *appsv1.DaemonSet) { d.Spec.Template.Spec.Volumes = nil }, false},
+	} {
+		template := objects.Deployments[0].Spec.Template
+		pod := (&corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}).DeepCopy()
+		pod.Namespace = "anywhere"
+		d := d.DeepCopy()
+		s.change(pod, d)
+		if ReadsCopy(pod, d) != s.want {
+			t.Errorf("%s: %v", name, !s.want)
+		}
+	}
+}
+
 // TestOthersModels: no container of a manifest mounts the node's folder, which has the models
 // of others.
 func TestOthersModels(t *testing.T) {

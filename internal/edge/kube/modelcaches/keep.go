@@ -191,7 +191,7 @@ func (p *pass) remove(ctx context.Context, d *appsv1.DaemonSet) error {
 	since := d.Annotations[shape.AnnotationDropping]
 	began, _ := time.Parse(time.RFC3339, since)
 	switch {
-	case d.DeletionTimestamp != nil, p.read(d.Name):
+	case d.DeletionTimestamp != nil, p.read(d):
 		return nil
 	case since == "":
 		p.cfg.Log.Info("a model is removed from the nodes that kept it ahead of its use", "daemonset", d.Namespace+"/"+d.Name)
@@ -207,15 +207,13 @@ func (p *pass) remove(ctx context.Context, d *appsv1.DaemonSet) error {
 	return client.IgnoreNotFound(p.cfg.Client.Delete(ctx, d.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &d.UID}))
 }
 
-// read reports whether pods read copies of a name, or a service's next pods would.
-func (p *pass) read(name string) bool {
-	if slices.ContainsFunc(p.w.readers[name], func(pod *corev1.Pod) bool {
-		return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
-	}) {
+// read reports whether pods read the copies that d makes, or a service's next pods would.
+func (p *pass) read(d *appsv1.DaemonSet) bool {
+	if slices.ContainsFunc(p.w.readers[d.Name], func(pod *corev1.Pod) bool { return shape.ReadsCopy(pod, d) }) {
 		return true
 	}
 	return slices.ContainsFunc(p.cfg.Fleet.List(), func(st fleet.ServiceState) bool {
-		return st.Revision != nil && st.Revision.Kept != nil && st.Revision.Kept.Name == name
+		return st.Revision != nil && st.Revision.Kept != nil && st.Revision.Kept.Name == d.Name
 	})
 }
 

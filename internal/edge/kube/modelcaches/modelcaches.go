@@ -218,7 +218,7 @@ func trimPod(o any) (any, error) {
 	}
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion,
 		Labels: p.Labels, DeletionTimestamp: p.DeletionTimestamp}}
-	out.Spec.NodeName, out.Spec.Affinity = p.Spec.NodeName, p.Spec.Affinity
+	out.Spec.NodeName, out.Spec.Affinity, out.Spec.Volumes = p.Spec.NodeName, p.Spec.Affinity, shape.KeptVolumes(p.Spec.Volumes)
 	out.Status = corev1.PodStatus{Phase: p.Status.Phase, Reason: p.Status.Reason, Message: p.Status.Message, Conditions: p.Status.Conditions, ContainerStatuses: p.Status.ContainerStatuses}
 	return out, nil
 }
