@@ -2,6 +2,8 @@
 // signal. `roundhouse-pause copy FILE` writes it to FILE, for a container of another
 // image to run. There `roundhouse-pause done` ends at once, and `roundhouse-pause await
 // FILE` when FILE is there: so that image is pulled and nothing of it runs.
+// `roundhouse-pause find FOLDER PATH` ends at once, with an error where there is no PATH
+// in FOLDER.
 package main
 
 import (
@@ -35,8 +37,24 @@ func run(args []string) error {
 		return replicate(args[1])
 	case len(args) == 2 && args[0] == "await":
 		return await(args[1])
+	case len(args) == 3 && args[0] == "find":
+		return find(args[1], args[2])
 	}
-	return errors.New("give no argument to wait for a signal, done to end at once, copy FILE to write this program to FILE, or await FILE to wait until FILE is there")
+	return errors.New("give no argument to wait for a signal, done to end at once, copy FILE to write this program to FILE, await FILE to wait until FILE is there, or find FOLDER PATH to learn whether PATH is in FOLDER")
+}
+
+// find returns an error where a path is not in the folder of a model, or leads out of it.
+func find(folder, path string) error {
+	in, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // only read
+	_, err = in.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the model that the node keeps has no %s: correct the URI of the service's model, which names this path below that of the cache", path)
+	}
+	return err
 }
 
 // lookEvery is how often await looks.

@@ -97,9 +97,33 @@ func TestAwait(t *testing.T) {
 	}
 }
 
+// TestFind: a folder and a file of a model, a path that is not there, one below a file, and
+// those that lead out of it. It writes nothing.
+func TestFind(t *testing.T) {
+	model := filepath.Join(t.TempDir(), "model")
+	for _, err := range []error{os.MkdirAll(filepath.Join(model, "v1", "en"), 0o700), os.WriteFile(filepath.Join(model, "v1", "a.bin"), nil, 0o600),
+		os.Symlink("v1", filepath.Join(model, "latest")), os.Symlink("..", filepath.Join(model, "out"))} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{"v1": "", "v1/en": "", "v1/a.bin": "", "latest/en": "", "v2": "the node keeps has no v2: ", "v1/fr/x": "no v1/fr/x: ",
+		"v1/a.bin/x": "not a directory", "out": "escapes", "../model": "escapes", "/": "escapes"} {
+		if err := run([]string{"find", model, path}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(model, "v2")); err == nil {
+		t.Error("it made v2")
+	}
+	if err := run([]string{"find", model + "x", "v1"}); err == nil {
+		t.Error("found in a folder that is not there")
+	}
+}
+
 // TestWrongUse names what may be written.
 func TestWrongUse(t *testing.T) {
-	for _, args := range [][]string{{"copy"}, {"wait"}, {"copy", "a", "b"}} {
+	for _, args := range [][]string{{"copy"}, {"wait"}, {"find", "a"}, {"copy", "a", "b"}} {
 		if err := run(args); err == nil || !strings.Contains(err.Error(), "copy FILE") {
 			t.Errorf("%v: %v", args, err)
 		}

@@ -41,7 +41,7 @@ spec: {sourceModelUri: "hf://org/gated", modelSize: 1Mi, nodeGroups: [here], ser
 `
 
 // TestModelCaches: a node fetches a model ahead of its use, when its secret is right; pods
-// that could not fetch it read it there; deleted, its files go when no pod reads them.
+// that could not fetch it read it there, but no path that is not in it; deleted, its files go when no pod reads them.
 func TestModelCaches(t *testing.T) {
 	p := &product{Cluster: node.Get(t)}
 	iris, err := os.ReadFile("../../examples/quickstart/models/iris.ubj")
@@ -62,6 +62,7 @@ func TestModelCaches(t *testing.T) {
 		{"Install", 0, func(ctx context.Context, _ *product) { cachesInstall(ctx, m) }},
 		{"Fetched", 0, func(ctx context.Context, _ *product) { fetchedAhead(ctx, m, store) }},
 		{"Read", 0, func(ctx context.Context, _ *product) { readFromNode(ctx, m) }},
+		{"Lost", 0, func(ctx context.Context, _ *product) { notInCopy(ctx, m, store) }},
 		{"Freed", 0, func(ctx context.Context, _ *product) { freedOnNode(ctx, m, store) }},
 		{"Uninstall", 0, func(ctx context.Context, _ *product) {
 			_, err := m.Kubectl(ctx, "delete", "namespace", jobs, "--wait")
@@ -125,6 +126,21 @@ func readFromNode(ctx context.Context, m *models) {
 	if copies["available"] != int64(1) || copies["total"] != int64(1) {
 		m.t.Errorf("%v", copies)
 	}
+}
+
+// notInCopy: a service of a path that the model does not have says so, and nothing is made
+// in the copy that the other service reads.
+func notInCopy(ctx context.Context, m *models, store string) {
+	m.do(m.ApplyYAML(ctx, predictor("lost", uri("hf://org/gated/v9/en"), "", "")))
+	m.complains(ctx, kserveService, "lost", "the model that the node keeps has no v9/en")
+	err := filepath.WalkDir(store, func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Base(path) == "v9" {
+			m.t.Errorf("%s was made", path)
+		}
+		return err
+	})
+	m.do(err)
+	m.do(m.DeleteYAML(ctx, predictor("lost", "", "", "")))
 }
 
 // files counts those of the model on the node.

@@ -50,7 +50,7 @@ func (c *caches) list() []prefetch.Model {
 	for _, o := range c.fleet.Objects(fleet.NodeGroupKind) {
 		groups = append(groups, o.NodeGroup)
 	}
-	refused := precache.Refused(all, groups)
+	refused := precache.Refused(all, groups, false)
 	out := make([]prefetch.Model, len(all))
 	for i, one := range all {
 		out[i] = prefetch.Model{Key: one.Key, Files: c.fleet.CacheFiles(one), Refused: refused[one.Key]}

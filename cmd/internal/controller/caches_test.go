@@ -166,12 +166,21 @@ func TestModelCaches(t *testing.T) {
 	reads := deployment(t, c, key).Spec.Template.Spec
 	mounts := reads.Containers[0].VolumeMounts
 	if i := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/mnt/models" }); i < 0 || mounts[i].SubPath != "places/"+d.Name+"/model/v2" || !mounts[i].ReadOnly ||
-		len(reads.InitContainers) != 1 || reads.InitContainers[0].Name != shape.Waiter || reads.Affinity == nil {
+		len(reads.InitContainers) != 2 || reads.InitContainers[0].Name != shape.Waiter || reads.InitContainers[1].Name != shape.Finder || reads.Affinity == nil {
 		t.Errorf("%+v", reads)
 	}
 	p := n.pod(key, service.RoleEngine)
 
-	// A cache that is gone is kept while a pod reads it; then its nodes remove it.
+	// A cache that is gone is kept while a pod reads it; then its nodes remove it. Labels of
+	// others keep nothing.
+	other := kubetest.Namespace(t, c, nil)
+	for _, stray := range []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: ns}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "i"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: other}, Spec: *p.Spec.DeepCopy()}} {
+		stray.Name, stray.Labels, stray.Spec.NodeName, stray.Spec.ServiceAccountName = "stray", p.Labels, "", ""
+		if err := c.Create(t.Context(), stray); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := c.Delete(t.Context(), cache); err != nil {
 		t.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func (h seen) withWorkers(r *replica.Replica, leader *corev1.Pod, group string, 
 // LogContainer is the container whose output tells most.
 func LogContainer(pod *corev1.Pod, main string) string {
 	for _, c := range pod.Status.InitContainerStatuses {
-		if c.Name == shape.Waiter && !done(c) {
+		if c.Name == shape.Waiter && !done(c) && sidecar(pod, shape.Fetcher) {
 			return shape.Fetcher
 		}
 		if sidecar(pod, c.Name) {

@@ -130,7 +130,7 @@ func beginning(pod *corev1.Pod, main *corev1.ContainerStatus, r *replica.Replica
 	for _, c := range pod.Status.InitContainerStatuses {
 		if c.State.Running != nil && !sidecar(pod, c.Name) {
 			r.Reason, r.Message = reasonInitializing, ""
-			if _, adapter := shape.AdapterOf(c.Name); adapter || shape.FetchesModel(c.Name) || c.Name == shape.Waiter {
+			if _, adapter := shape.AdapterOf(c.Name); adapter || shape.FetchesModel(c.Name) || c.Name == shape.Waiter || c.Name == shape.Finder {
 				r.Phase, r.Reason = replica.Fetching, ""
 			}
 			return
@@ -192,7 +192,7 @@ func initName(name string) string {
 	if shape.FetchesModel(name) {
 		return "the model cannot be fetched: "
 	}
-	if name == shape.Waiter { // what it fails by is the server's image
+	if name == shape.Waiter || name == shape.Finder { // what it fails by is the server's image; it says what is not there
 		return ""
 	}
 	if adapter, ok := shape.AdapterOf(name); ok {

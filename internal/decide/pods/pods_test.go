@@ -133,3 +133,33 @@ func TestBeside(t *testing.T) {
 		}
 	}
 }
+
+// TestKept: a pod that reads a model which its node keeps is fetching until that is there,
+// and says what it has not got.
+func TestKept(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonInitializing}}
+	over := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	missing := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "roundhouse-pause: the model has no v9"}}
+	for name, c := range map[string]struct {
+		waiter, finder corev1.ContainerState
+		phase          replica.Phase
+		says, log      string
+	}{
+		"not there yet": {running, waiting, replica.Fetching, "", shape.Waiter},
+		"looked at":     {over, running, replica.Fetching, "", shape.Finder},
+		"no such path":  {over, missing, replica.Failed, "exit code 1: roundhouse-pause: the model has no v9", shape.Finder},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{shape.LabelRole: "engine", shape.LabelRevision: "r1"}},
+			Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "main"}}, InitContainers: []corev1.Container{{Name: shape.Waiter}, {Name: shape.Finder}}},
+			Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{Name: shape.Waiter, State: c.waiter}, {Name: shape.Finder, State: c.finder}},
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: waiting}}}}
+		r := Observe(iris, []*corev1.Pod{pod}, []Set{{Role: service.RoleEngine, Count: 1, Revision: "r1"}}, map[service.Role]Role{service.RoleEngine: {Main: "main"}})
+		if len(r) != 1 || r[0].Phase != c.phase || r[0].Message != c.says {
+			t.Errorf("%s: %+v, want %s %q", name, r, c.phase, c.says)
+		}
+		if got := LogContainer(pod, "main"); got != c.log {
+			t.Errorf("%s: the log of %s, want %s", name, got, c.log)
+		}
+	}
+}

@@ -11,13 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
+	"roundhouse.dev/roundhouse/internal/decide/credentials"
 )
 
 // Refused are the caches that are not fetched, each with why: those whose model does
 // not fit into a node group beside the models of the caches before it. The oldest come
-// first, then they go by name. A model of several caches counts once. Groups that are not
-// there have no limit.
-func Refused(caches []*service.ModelCache, groups []*service.NodeGroup) map[service.Key]string {
+// first, then they go by name. A model of several caches counts once: on a cluster once for
+// each namespace that fetches it, since each has a copy of its own on a node. Groups that
+// are not there have no limit.
+func Refused(caches []*service.ModelCache, groups []*service.NodeGroup, cluster bool) map[service.Key]string {
 	limits := map[string]int64{}
 	for _, g := range groups {
 		limits[g.Name] = g.Limit
@@ -25,12 +27,18 @@ func Refused(caches []*service.ModelCache, groups []*service.NodeGroup) map[serv
 	caches = slices.SortedFunc(slices.Values(caches), func(a, b *service.ModelCache) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
-	type copied struct{ group, uri string }
+	type copied struct{ group, namespace, uri string }
+	copyIn := func(group string, c *service.ModelCache) copied {
+		if !cluster {
+			return copied{group: group, uri: c.URI}
+		}
+		return copied{group, credentials.NamespaceOfCache(c), c.URI}
+	}
 	used, counted, out := map[string]int64{}, map[copied]bool{}, map[service.Key]string{}
 	for _, c := range caches {
 		for _, g := range c.NodeGroups {
 			limit, bound := limits[g]
-			if why := out[c.Key]; why == "" && bound && !counted[copied{g, c.URI}] && c.Bytes > limit-used[g] {
+			if why := out[c.Key]; why == "" && bound && !counted[copyIn(g, c)] && c.Bytes > limit-used[g] {
 				out[c.Key] = fmt.Sprintf("spec.modelSize: %s do not fit into the %s that LocalModelNodeGroup %s has on each node (spec.storageLimit) beside the %s of caches before this one: raise the limit or delete caches",
 					size(c.Bytes), size(limit), g, size(used[g]))
 			}
@@ -39,7 +47,7 @@ func Refused(caches []*service.ModelCache, groups []*service.NodeGroup) map[serv
 			continue
 		}
 		for _, g := range c.NodeGroups {
-			if at := (copied{g, c.URI}); !counted[at] {
+			if at := copyIn(g, c); !counted[at] {
 				counted[at] = true
 				used[g] += min(c.Bytes, limits[g]) // of groups without a limit nothing is asked
 			}

@@ -27,6 +27,9 @@ const (
 	// Waiter is the init container that waits for it, where it is brought while
 	// the image of the server is pulled.
 	Waiter = "roundhouse-await"
+	// Finder is the init container that looks whether a path is in a model that the node
+	// keeps, before the server mounts it.
+	Finder = "roundhouse-find"
 )
 
 // model puts the role's model into the pod, at modelPath of the main
@@ -448,7 +451,7 @@ func (r *renderer) hub(pod *corev1.PodSpec) {
 	for _, list := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
 		for i := range list {
 			c := &list[i]
-			if c.Name == Waiter {
+			if c.Name == Waiter || c.Name == Finder {
 				continue
 			}
 			_, adapter := AdapterOf(c.Name)

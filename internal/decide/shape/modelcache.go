@@ -40,23 +40,36 @@ const keptReady = "ready"
 const keptVolume = modelVolume
 
 // kept has the pod read a model that its node keeps: an init container waits until it is
-// there, and fetches nothing. ok is false where the pod is to fetch the model.
+// there, and fetches nothing; where the server reads a path in it, another looks whether
+// that is there. ok is false where the pod is to fetch the model.
 func (r *renderer) kept(pod *corev1.PodSpec, main *corev1.Container) (ok bool) {
 	k := r.rev.Kept
 	if k == nil || !r.serves() || r.c.Files != nil || r.rev.Image == "" || mountAt(main, modelPath) != nil {
 		return false
 	}
+	place, sub := placeOfKept(k.Name), strings.TrimPrefix(path.Join("/", k.Sub), "/")
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: keptVolume, VolumeSource: nodeFolder(k.Folder)})
-	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: keptVolume, MountPath: modelPath,
-		SubPath: path.Join(placeOfKept(k.Name), k.Sub), ReadOnly: true})
+	mount := func(at, sub string) corev1.VolumeMount {
+		return corev1.VolumeMount{Name: keptVolume, MountPath: at, SubPath: sub, ReadOnly: true}
+	}
+	main.VolumeMounts = append(main.VolumeMounts, mount(modelPath, path.Join(place, sub)))
+	before := []corev1.Container{r.looks(Waiter, mount(storePath, ""), "await", arrivedAt(k.Name))}
+	if sub != "" { // the kubelet would make one that is not there, in the copy that all read
+		before = append(before, r.looks(Finder, mount(modelPath, place), "find", modelPath, sub))
+	}
+	pod.InitContainers = append(before, pod.InitContainers...)
+	return true
+}
+
+// looks is an init container that only reads the folder of a kept model.
+func (r *renderer) looks(name string, mount corev1.VolumeMount, args ...string) corev1.Container {
 	security := restricted()
 	security.ReadOnlyRootFilesystem = new(true)
-	pod.InitContainers = append([]corev1.Container{{
-		Name: Waiter, Image: r.rev.Image, Command: []string{program, "await", arrivedAt(k.Name)},
+	return corev1.Container{
+		Name: name, Image: r.rev.Image, Command: append([]string{program}, args...),
 		Resources:    corev1.ResourceRequirements{Requests: smallest(), Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}},
-		VolumeMounts: []corev1.VolumeMount{{Name: keptVolume, MountPath: storePath, ReadOnly: true}}, SecurityContext: security,
-	}}, pod.InitContainers...)
-	return true
+		VolumeMounts: []corev1.VolumeMount{mount}, SecurityContext: security,
+	}
 }
 
 // placeOfKept is where a kept model is in its folder.
@@ -212,4 +225,34 @@ func Removed(d *appsv1.DaemonSet) bool {
 	s := d.Status
 	return d.Annotations[AnnotationDropping] != "" && s.ObservedGeneration >= d.Generation &&
 		s.UpdatedNumberScheduled >= s.DesiredNumberScheduled && s.NumberReady >= s.DesiredNumberScheduled
+}
+
+// ReadsCopy reports whether a pod with the label of the copies that d makes may read one.
+// Anybody who makes pods can write the label, so it does not count alone: the pod mounts the
+// folder of the copies, for which its namespace must admit hostPath volumes, and those of a
+// namespace's cache are read there.
+func ReadsCopy(pod *corev1.Pod, d *appsv1.DaemonSet) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	folder := keptFolder(&d.Spec.Template.Spec)
+	return folder != "" && keptFolder(&pod.Spec) == folder && (d.Namespace == credentials.CacheNamespace || pod.Namespace == d.Namespace)
+}
+
+// keptFolder is the node's folder of kept models that a pod mounts; "" for none.
+func keptFolder(pod *corev1.PodSpec) string {
+	for _, v := range KeptVolumes(pod.Volumes) {
+		return v.HostPath.Path
+	}
+	return ""
+}
+
+// KeptVolumes are those of a pod's volumes that are folders of kept models.
+func KeptVolumes(all []corev1.Volume) (out []corev1.Volume) {
+	for _, v := range all {
+		if v.Name == keptVolume && v.HostPath != nil {
+			out = append(out, v)
+		}
+	}
+	return out
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -165,6 +166,77 @@ func TestKeptElsewhere(t *testing.T) {
 	c, err := fetcher(t, rev, everything)
 	if err != nil || c.Name != Fetcher || !slices.Contains(c.Args, "s3://models/own") {
 		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestKeptPath: a server of a path in a kept model is started after that path was looked for
+// in all of the model, by a container that cannot have the kubelet make it; one of all of it
+// needs none.
+func TestKeptPath(t *testing.T) {
+	for sub, want := range map[string]string{"": "", ".": "", "./": "", "v2": "v2", "v2/": "v2", "/v2//en/.": "v2/en"} {
+		rev := revision(t, "x.yaml", one("llama", "s3://models/llama", ""))
+		rev.Kept = &workload.Kept{Name: "a", Folder: "/models/n", Sub: sub}
+		objects, err := Render(rev, everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := objects.Deployments[0].Spec.Template.Spec
+		if at := mountAt(&pod.Containers[0], modelPath); at == nil || at.SubPath != strings.TrimSuffix("places/a/model/"+want, "/") {
+			t.Errorf("%q: %+v", sub, at)
+		}
+		looks := pod.InitContainers[1:]
+		if want == "" {
+			if len(looks) > 0 {
+				t.Errorf("%q: %+v", sub, looks)
+			}
+			continue
+		}
+		if len(looks) != 1 || looks[0].Name != Finder || !slices.Equal(looks[0].Command, []string{program, "find", modelPath, want}) ||
+			len(looks[0].VolumeMounts) != 1 || looks[0].VolumeMounts[0] != (corev1.VolumeMount{Name: keptVolume, MountPath: modelPath, SubPath: "places/a/model", ReadOnly: true}) {
+			t.Errorf("%q: %+v", sub, looks)
+		}
+	}
+}
+
+// TestReadsCopy: a pod as ours are reads a copy until it has ended; one that has no more of
+// them than a label, or is where it cannot be read, does not.
+func TestReadsCopy(t *testing.T) {
+	c, k := keptModel(t, keptLlama)
+	d, err := CacheDaemonSet(c, k, cacheOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rev := revision(t, "x.yaml", one("llama", "s3://models/llama/v2", ""))
+	rev.Kept = &workload.Kept{Name: k.Name, Folder: k.Folder, Nodes: k.Nodes}
+	objects, err := Render(rev, everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]struct {
+		change func(*corev1.Pod, *appsv1.DaemonSet)
+		want   bool
+	}{
+		"one of ours":               {func(*corev1.Pod, *appsv1.DaemonSet) {}, true},
+		"one that is being removed": {func(_ *corev1.Pod, d *appsv1.DaemonSet) { *d = *CacheRemoval(d, "2026-01-01T00:00:00Z") }, true},
+		"one that ended":            {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Status.Phase = corev1.PodSucceeded }, false},
+		"one that failed":           {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Status.Phase = corev1.PodFailed }, false},
+		"a label alone":             {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Spec.Volumes = nil }, false},
+		"an empty folder of its name": {func(p *corev1.Pod, _ *appsv1.DaemonSet) {
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+		}, false},
+		"another folder":           {func(p *corev1.Pod, _ *appsv1.DaemonSet) { p.Spec.Volumes[0].HostPath.Path = "/models/other" }, false},
+		"of the cache's namespace": {func(p *corev1.Pod, d *appsv1.DaemonSet) { d.Namespace, p.Namespace = "team", "team" }, true},
+		"of another namespace":     {func(p *corev1.Pod, d *appsv1.DaemonSet) { d.Namespace, p.Namespace = "team", "other" }, false},
+		"nothing keeps a model":    {func(_ *corev1.Pod, d *appsv1.DaemonSet) { d.Spec.Template.Spec.Volumes = nil }, false},
+	} {
+		template := objects.Deployments[0].Spec.Template
+		pod := (&corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}).DeepCopy()
+		pod.Namespace = "anywhere"
+		d := d.DeepCopy()
+		s.change(pod, d)
+		if ReadsCopy(pod, d) != s.want {
+			t.Errorf("%s: %v", name, !s.want)
+		}
 	}
 }
 

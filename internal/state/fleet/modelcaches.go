@@ -100,7 +100,7 @@ func (r *resolver) cacheNodes() (kept map[service.Key][]precache.Kept, problems 
 			groups = append(groups, o.NodeGroup)
 		}
 	}
-	kept, problems = map[service.Key][]precache.Kept{}, precache.Refused(caches, groups)
+	kept, problems = map[service.Key][]precache.Kept{}, precache.Refused(caches, groups, r.cfg.Cluster)
 	for _, c := range caches {
 		if problems[c.Key] != "" {
 			continue

@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 
 	"roundhouse.dev/roundhouse/internal/core/service"
@@ -80,4 +81,23 @@ spec: {model: {uri: "` + uri + `", format: {name: tree, version: "1"}}, engine: 
 	}
 	check("default/a", "/")
 	check("team/c", "/")
+}
+
+// TestModelCacheRoom: on a cluster a model counts once for each namespace that keeps it, on
+// one machine once.
+func TestModelCacheRoom(t *testing.T) {
+	for cluster, want := range map[bool]string{true: "spec.modelSize: 6Gi do not fit", false: ""} {
+		r := newRig(t)
+		r.cluster = cluster
+		r.restart()
+		text := "apiVersion: serving.kserve.io/v1alpha1\nkind: LocalModelNodeGroup\nmetadata: {name: g}\nspec: {storageLimit: 10Gi, persistentVolumeSpec: {local: {path: /models}}}\n"
+		for _, ns := range []string{"one", "two"} {
+			text += "---\napiVersion: serving.kserve.io/v1alpha1\nkind: LocalModelNamespaceCache\nmetadata: {name: oak, namespace: " + ns + "}\nspec: {sourceModelUri: 's3://models/oak', modelSize: 6Gi, nodeGroups: [g]}\n"
+		}
+		r.apply(text)
+		_, problems := r.CacheNodes()
+		if got := problems[key("two/oak")]; problems[key("one/oak")] != "" || !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+			t.Errorf("cluster %v: %v", cluster, problems)
+		}
+	}
 }

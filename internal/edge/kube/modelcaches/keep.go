@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -55,11 +56,11 @@ func (k *Keeper) keep(ctx context.Context) (again time.Duration, err error) {
 			delete(k.told, key)
 		}
 	}
-	for uid := range k.written {
-		if !slices.ContainsFunc(manifests, func(u *unstructured.Unstructured) bool { return u.GetUID() == uid }) {
-			delete(k.written, uid)
-		}
+	gone := func(uid types.UID) bool {
+		return !slices.ContainsFunc(manifests, func(u *unstructured.Unstructured) bool { return u.GetUID() == uid })
 	}
+	maps.DeleteFunc(k.written, func(uid types.UID, _ version) bool { return gone(uid) })
+	maps.DeleteFunc(k.refused, func(uid types.UID, _ refusal) bool { return gone(uid) })
 	return p.again, errors.Join(errs...)
 }
 
@@ -191,7 +192,7 @@ func (p *pass) remove(ctx context.Context, d *appsv1.DaemonSet) error {
 	since := d.Annotations[shape.AnnotationDropping]
 	began, _ := time.Parse(time.RFC3339, since)
 	switch {
-	case d.DeletionTimestamp != nil, p.read(d.Name):
+	case d.DeletionTimestamp != nil, p.read(d):
 		return nil
 	case since == "":
 		p.cfg.Log.Info("a model is removed from the nodes that kept it ahead of its use", "daemonset", d.Namespace+"/"+d.Name)
@@ -207,15 +208,13 @@ func (p *pass) remove(ctx context.Context, d *appsv1.DaemonSet) error {
 	return client.IgnoreNotFound(p.cfg.Client.Delete(ctx, d.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &d.UID}))
 }
 
-// read reports whether pods read copies of a name, or a service's next pods would.
-func (p *pass) read(name string) bool {
-	if slices.ContainsFunc(p.w.readers[name], func(pod *corev1.Pod) bool {
-		return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
-	}) {
+// read reports whether pods read the copies that d makes, or a service's next pods would.
+func (p *pass) read(d *appsv1.DaemonSet) bool {
+	if slices.ContainsFunc(p.w.readers[d.Name], func(pod *corev1.Pod) bool { return shape.ReadsCopy(pod, d) }) {
 		return true
 	}
 	return slices.ContainsFunc(p.cfg.Fleet.List(), func(st fleet.ServiceState) bool {
-		return st.Revision != nil && st.Revision.Kept != nil && st.Revision.Kept.Name == name
+		return st.Revision != nil && st.Revision.Kept != nil && st.Revision.Kept.Name == d.Name
 	})
 }
 
@@ -271,25 +270,58 @@ func (p *pass) tell(u *unstructured.Unstructured, st service.CacheStatus) {
 // status writes a status unless it stands there already. It writes only over the version
 // that was judged: a later one is judged when it is seen.
 func (p *pass) status(ctx context.Context, u *unstructured.Unstructured, st service.CacheStatus) error {
-	want := dialect.CacheStatus(st)
-	over := version{u.GetUID(), u.GetResourceVersion(), fmt.Sprint(want)}
-	if reflect.DeepEqual(u.Object["status"], any(want)) || p.written[u.GetUID()] == over || kube.OtherWriter(u) != nil {
+	want, uid := dialect.CacheStatus(st), u.GetUID()
+	over := version{uid, u.GetResourceVersion(), fmt.Sprint(want)}
+	if reflect.DeepEqual(u.Object["status"], any(want)) || p.written[uid] == over || kube.OtherWriter(u) != nil {
 		return nil // the definition may lack a field of it
 	}
+	if r := p.refused[uid]; r.version == over && p.now.Before(r.again) {
+		p.dueIn(r.again.Sub(p.now))
+		return nil
+	}
+	// With another version than that of the object the API server answers with a conflict,
+	// and so what it calls invalid is the status.
 	patch, err := json.Marshal([]map[string]any{
-		{"op": "test", "path": "/metadata/resourceVersion", "value": u.GetResourceVersion()},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": u.GetResourceVersion()},
 		{"op": "add", "path": "/status", "value": want},
 	})
 	if err != nil {
 		return err
 	}
 	err = p.cfg.Client.Status().Patch(ctx, u.DeepCopy(), client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(shape.FieldManager))
-	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) { // another version, which is about to be seen
+	switch {
+	case err == nil:
+		p.written[uid] = over
+		delete(p.refused, uid)
+	case apierrors.IsConflict(err): // another version, which is about to be seen
 		p.dueIn(minRetry)
 		return nil
-	}
-	if err == nil {
-		p.written[u.GetUID()] = over
+	case apierrors.IsInvalid(err):
+		p.refuse(u, over, err)
+		return nil
 	}
 	return client.IgnoreNotFound(err)
+}
+
+// refuse has a status that the API server does not take tried again, the longer it does not
+// the later, and tells of it as often as events are forgotten.
+func (p *pass) refuse(u *unstructured.Unstructured, over version, err error) {
+	r := p.refused[over.uid]
+	if r.version != over {
+		r.version, r.wait = over, 0
+	}
+	r.wait = min(max(2*r.wait, minRetry), maxRetry)
+	r.again = p.now.Add(r.wait)
+	p.dueIn(r.wait)
+	if p.now.Sub(r.told) >= tellAgain {
+		r.told = p.now
+		text := excerpt.Of(err.Error(), maxText)
+		p.cfg.Log.Warn("the status of a model's cache is refused, so it does not tell which nodes have the model: apply the definition of its kind that belongs to KServe's release",
+			"localmodelcache", client.ObjectKeyFromObject(u).String(), "error", text)
+		if p.cfg.Events != nil {
+			p.cfg.Events.Eventf(u, nil, corev1.EventTypeWarning, "ModelCacheStatusRefused", "Keep",
+				"the API server refuses the status, which would tell which nodes have the model: %s: apply the definition (CRD) of this kind that belongs to KServe's release", text)
+		}
+	}
+	p.refused[over.uid] = r
 }

@@ -80,6 +80,8 @@ const (
 	// dropFor is how long nodes that do not answer are waited for before the rest of a
 	// removal is given up.
 	dropFor = 15 * time.Minute
+	// tellAgain is how long API servers keep events, by default.
+	tellAgain = time.Hour
 )
 
 // Keeper keeps models on nodes.
@@ -92,12 +94,21 @@ type Keeper struct {
 	accounts map[client.ObjectKey]account
 	told     map[client.ObjectKey]string // the last event of each cache
 	written  map[types.UID]version       // the last status of each
+	refused  map[types.UID]refusal
 }
 
 // version is a status that was written, and over which version of its object.
 type version struct {
 	uid          types.UID
 	over, status string
+}
+
+// refusal is a status that the API server does not take.
+type refusal struct {
+	version
+	told  time.Time     // when it was told of last
+	wait  time.Duration // before it is tried again
+	again time.Time
 }
 
 // account is what was read of a service account.
@@ -118,7 +129,7 @@ func New(cfg Config) (*Keeper, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Keeper{cfg: cfg, changed: wakeup.New(), accounts: map[client.ObjectKey]account{}, told: map[client.ObjectKey]string{}, written: map[types.UID]version{}}
+	k := &Keeper{cfg: cfg, changed: wakeup.New(), accounts: map[client.ObjectKey]account{}, told: map[client.ObjectKey]string{}, written: map[types.UID]version{}, refused: map[types.UID]refusal{}}
 	k.seen = newSeen(k.Changed)
 	return k, nil
 }
@@ -218,7 +229,7 @@ func trimPod(o any) (any, error) {
 	}
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion,
 		Labels: p.Labels, DeletionTimestamp: p.DeletionTimestamp}}
-	out.Spec.NodeName, out.Spec.Affinity = p.Spec.NodeName, p.Spec.Affinity
+	out.Spec.NodeName, out.Spec.Affinity, out.Spec.Volumes = p.Spec.NodeName, p.Spec.Affinity, shape.KeptVolumes(p.Spec.Volumes)
 	out.Status = corev1.PodStatus{Phase: p.Status.Phase, Reason: p.Status.Reason, Message: p.Status.Message, Conditions: p.Status.Conditions, ContainerStatuses: p.Status.ContainerStatuses}
 	return out, nil
 }

@@ -73,7 +73,8 @@ func (s *seen) ready() bool {
 // world is the state at one moment.
 type world struct {
 	sets map[client.ObjectKey]*appsv1.DaemonSet // of the controller of a namespace
-	// keepers are the pods that make copies, and readers those that use one, by its name.
+	// keepers are the pods that make copies, and readers those that say they use one, by its
+	// name.
 	keepers, readers map[string][]*corev1.Pod
 }
 
