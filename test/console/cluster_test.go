@@ -37,7 +37,7 @@ func cluster(t *testing.T, changed <-chan string) *httptest.Server {
 		"/apis/roundhouse.dev/v1alpha1": `{"kind":"APIResourceList","groupVersion":"roundhouse.dev/v1alpha1","resources":[` + kind("modelservices", "ModelService") + `]}`,
 		"/api/v1/namespaces/team/events": `{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[{"apiVersion":"v1","kind":"Event","metadata":{"namespace":"team","name":"e","resourceVersion":"4"},
 			"involvedObject":{"apiVersion":"roundhouse.dev/v1alpha1","kind":"ModelService","namespace":"team","name":"iris"},"reason":"Scaled","message":"engine: 0 to 2 replicas: ` + hostile + `","type":"Normal","lastTimestamp":"2026-01-01T00:00:00Z"}]}`,
-		"/apis/roundhouse.dev/v1alpha1/namespaces/team/modelservices":      `{"kind":"ModelServiceList","apiVersion":"roundhouse.dev/v1alpha1","metadata":{"resourceVersion":"5"},"items":[` + irisNow("it answers", 5) + `,
+		"/apis/roundhouse.dev/v1alpha1/namespaces/team/modelservices": `{"kind":"ModelServiceList","apiVersion":"roundhouse.dev/v1alpha1","metadata":{"resourceVersion":"5"},"items":[` + irisNow("it answers", 5) + `,
 			{"apiVersion":"roundhouse.dev/v1alpha1","kind":"ModelService","metadata":{"namespace":"team","name":"llama","resourceVersion":"5","generation":1},"spec":{"protocol":"openAI","model":{"uri":"hf://team/llama"}}}]}`,
 		"/api/v1/services": `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[{"metadata":{"namespace":"sys","name":"gateway"},"spec":{"ports":[{"name":"http"}]}}]}`,
 		"/apis/roundhouse.dev/v1alpha1/namespaces/team/modelservices/iris": irisNow("it answers", 5),
