@@ -2,6 +2,7 @@ package picker
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -50,6 +51,42 @@ func FuzzBlocks(f *testing.F) {
 			t.Fatalf("%x, want %x", got, want)
 		}
 	})
+}
+
+// TestWhole: the hash of a whole prompt is that of the same text, however it is cut, and of
+// no other that a gateway is likely to see; beyond PromptBlocks the length tells them apart.
+func TestWhole(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 9))
+	seen := map[uint64]string{}
+	for range 3000 {
+		c := IndexConfig{BlockBytes: 16, PromptBlocks: 8, EndpointBlocks: 1, MaxBlocks: 1}
+		text := prompt(r.IntN(12*c.BlockBytes), r)
+		cut := r.IntN(len(text) + 1)
+		parts := [][]byte{text[:cut], nil, text[cut:]}
+		blocks := c.AppendBlocks(nil, 3, parts)
+		got := c.Whole(blocks, parts)
+		if len(text) < c.BlockBytes {
+			if got != 0 {
+				t.Fatalf("%q without blocks has the hash %x", text, got)
+			}
+			continue
+		}
+		if one := c.Whole(blocks, [][]byte{text}); got == 0 || one != got {
+			t.Fatalf("%q: %x, in one part %x", text, got, one)
+		}
+		is := string(text)
+		if long := (c.PromptBlocks + 1) * c.BlockBytes; len(text) >= long {
+			is = fmt.Sprintf("%s and %d bytes", text[:c.PromptBlocks*c.BlockBytes], len(text))
+		}
+		if other, ok := seen[got]; ok && other != is {
+			t.Fatalf("%q and %q have the same hash", other, is)
+		}
+		seen[got] = is
+		longer := append(slices.Clone(text), 'x')
+		if c.Whole(c.AppendBlocks(nil, 3, [][]byte{longer}), [][]byte{longer}) == got {
+			t.Fatalf("%q goes on with the same hash", text)
+		}
+	}
 }
 
 // TestBlocksChain: a block stands for all the text before it, the model and

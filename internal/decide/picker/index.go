@@ -66,7 +66,13 @@ type Index struct {
 	slots  []queue // by slot
 	pool   chunks
 	blocks int // pairs of block and endpoint; = Σ slots[i].held <= config.MaxBlocks
+	// wholes are hashes of whole prompts, each where its lowest bits say: a later one
+	// there takes the place of one before. nil before the first.
+	wholes []uint64
 }
+
+// maxWholes is how many whole prompts are remembered; a power of two.
+const maxWholes = 1 << 12
 
 // NewIndex makes an empty index. It fails where Validate does.
 func NewIndex(c IndexConfig) (*Index, error) {
@@ -94,7 +100,24 @@ func (ix *Index) Len() (blocks, distinct int) { return ix.blocks, ix.table.n }
 func (ix *Index) Bytes() int {
 	return len(ix.table.cells)*4 + len(ix.nodes.pages)*int(nodePage*nodeBytes) +
 		cap(ix.dense.bits)*8 + cap(ix.dense.free)*4 +
-		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*slotBytes
+		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*slotBytes + cap(ix.wholes)*8
+}
+
+// Asked notes that a whole prompt was sent, by its hash of IndexConfig.Whole.
+func (ix *Index) Asked(whole uint64) {
+	if whole == 0 {
+		return
+	}
+	if ix.wholes == nil {
+		ix.wholes = make([]uint64, maxWholes)
+	}
+	ix.wholes[whole%maxWholes] = whole
+}
+
+// asked reports whether a whole prompt was sent, and few others since. Of one without a
+// hash it says so.
+func (ix *Index) asked(whole uint64) bool {
+	return whole == 0 || ix.wholes != nil && ix.wholes[whole%maxWholes] == whole
 }
 
 // Matches is how many leading blocks of a prompt each slot holds.

@@ -187,7 +187,7 @@ func mix(h uint64) uint64 {
 //
 // A last block that is not full is left out, as engines do. Blocks beyond
 // PromptBlocks are left out too: prompts that differ only there look the same,
-// which is all right, as what they share is what counts. c must be valid.
+// which is all right, as what they share is what counts, but for Whole. c must be valid.
 func (c IndexConfig) AppendBlocks(dst []uint64, seed uint64, parts [][]byte) []uint64 {
 	var pending [maxBlockBytes]byte
 	held, left, h := 0, c.PromptBlocks, seed
@@ -215,4 +215,29 @@ func (c IndexConfig) AppendBlocks(dst []uint64, seed uint64, parts [][]byte) []u
 		held += copy(pending[held:], part)
 	}
 	return dst
+}
+
+// Whole is a hash of a whole prompt, whose blocks AppendBlocks made; 0 where it has none.
+// Of a rest that is no shorter than a block only the length counts.
+func (c IndexConfig) Whole(blocks []uint64, parts [][]byte) uint64 {
+	if len(blocks) == 0 {
+		return 0
+	}
+	length := 0
+	for _, part := range parts {
+		length += len(part)
+	}
+	skip := len(blocks) * c.BlockBytes
+	rest := uint64(length - skip)
+	if rest < uint64(c.BlockBytes) {
+		var text [maxBlockBytes]byte
+		n := 0
+		for _, part := range parts {
+			from := min(skip, len(part))
+			skip -= from
+			n += copy(text[n:], part[from:])
+		}
+		rest = xxhash.Sum64(text[:n])
+	}
+	return max(1, mix(blocks[len(blocks)-1]*prime+rest))
 }

@@ -88,6 +88,9 @@ type Input struct {
 	// Blocks are the prompt's, of IndexConfig.AppendBlocks; nil when prompts
 	// do not matter.
 	Blocks []uint64
+	// Whole is the prompt's hash, of IndexConfig.Whole: it tells the same prompt again
+	// from one that goes on by less than a block. 0 takes both for the same prompt.
+	Whole uint64
 	// Tokens is the prompt's length, estimated.
 	Tokens int64
 	// Session is a key: requests that share it go to the same endpoint as long

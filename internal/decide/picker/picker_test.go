@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -229,6 +230,33 @@ func TestWhateverComes(t *testing.T) {
 	}
 }
 
+// TestGoesOnByLessThanABlock: a prompt whose blocks one endpoint alone was sent stays there
+// if it goes on, be it by less than a block, and is spread if it is asked again as it was.
+func TestGoesOnByLessThanABlock(t *testing.T) {
+	ix, err := NewIndex(DefaultIndexConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &Input{Now: t0, Endpoints: []Endpoint{{Name: "idle", Open: true}, {Name: "busy", Open: true, InFlight: 2}}, Random: dice(1), Tokens: 2000}
+	policy := mustPolicy(t, Default)
+	sent := func(text []byte) {
+		parts := [][]byte{text}
+		in.Blocks = ix.Config().AppendBlocks(nil, Seed("m", ""), parts)
+		in.Whole = ix.Config().Whole(in.Blocks, parts)
+	}
+	before := prompt(8000, rand.New(rand.NewPCG(5, 6))) // 31 blocks and a quarter
+	sent(before)
+	ix.Asked(in.Whole)
+	ix.Sent(1, in.Blocks)
+	for at, prompt := range [][]byte{before, slices.Concat(before, []byte(" and more"))} {
+		var out Choice
+		sent(prompt)
+		if policy.Pick(in, ix, &out); out.Slot != at || out.matches.Longest != len(in.Blocks) {
+			t.Errorf("prompt %d goes to %d; %d of %d blocks are known", at, out.Slot, out.matches.Longest, len(in.Blocks))
+		}
+	}
+}
+
 func TestNothingIsAllocated(t *testing.T) {
 	for _, n := range []int{1, 4, 1000} {
 		in, ix, text := scene(t, n, many)
@@ -241,6 +269,7 @@ func TestNothingIsAllocated(t *testing.T) {
 			p.Pick(in, ix, &out)
 			if got := testing.AllocsPerRun(20, func() {
 				in.Blocks = ix.Config().AppendBlocks(blocks[:0], Seed("m", ""), parts)
+				in.Whole = ix.Config().Whole(in.Blocks, parts)
 				p.Pick(in, ix, &out)
 			}); got != 0 {
 				t.Errorf("%s among %d endpoints: %v allocations", name, n, got)

@@ -96,6 +96,7 @@ func (m *memory) sent(n int, in *picker.Input) (cached int) {
 	if m.prompts == nil || len(in.Blocks) == 0 {
 		return 0
 	}
+	m.prompts.Asked(in.Whole)
 	return m.prompts.Sent(n, in.Blocks)
 }
 
@@ -179,7 +180,7 @@ func (s *endpointSet) prepare(g *Grant, tried []*endpoint, now time.Time) {
 	}
 	in.Adapter, in.Session = s.memory.adapter(g.adapter), g.session
 	in.Priority, in.Critical = int(g.waiter.Priority), g.waiter.Priority > 0
-	in.Blocks, in.Tokens = g.hash.blocks, g.tokens
+	in.Blocks, in.Whole, in.Tokens = g.hash.blocks, g.hash.whole, g.tokens
 	in.Target = g.pace.left(now)
 }
 

@@ -155,7 +155,7 @@ func (p *pool) grant(r *Request, t route.Target) *Grant {
 		}
 	}
 	g.hash = scratch.Get().(*hashes)
-	g.hash.blocks, g.hash.generation = g.hash.blocks[:0], 0
+	g.hash.blocks, g.hash.whole, g.hash.generation = g.hash.blocks[:0], 0, 0
 	for _, part := range r.Prompt {
 		g.bytes += len(part)
 	}
@@ -166,6 +166,7 @@ func (p *pool) grant(r *Request, t route.Target) *Grant {
 			model = p.id
 		}
 		g.hash.blocks = p.d.cfg.Index.AppendBlocks(g.hash.blocks, picker.Seed(model, r.CacheSalt), r.Prompt)
+		g.hash.whole = p.d.cfg.Index.Whole(g.hash.blocks, r.Prompt)
 	}
 	if p.readsEntries.Load() {
 		g.entries = entriesOf(r)

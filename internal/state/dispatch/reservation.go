@@ -114,6 +114,7 @@ func (a *attempts) add(failed error) {
 // hashes are a request's scratch, used again by later ones.
 type hashes struct {
 	blocks  []uint64
+	whole   uint64
 	allowed picker.Set
 	// subset are the slots of the request's subset, and subsetCount how many
 	// they are, as they were in a generation of the pool's endpoints.

@@ -267,7 +267,7 @@ func (g *Grant) twin() *Grant {
 	h.tally.pool, h.hedges = g.tally.pool, g.reservation.since
 	h.waiter.Priority, h.waiter.Fairness, h.waiter.Owner = g.waiter.Priority, g.waiter.Fairness, h
 	h.hash = scratch.Get().(*hashes)
-	h.hash.blocks, h.hash.generation = append(h.hash.blocks[:0], g.hash.blocks...), 0
+	h.hash.blocks, h.hash.whole, h.hash.generation = append(h.hash.blocks[:0], g.hash.blocks...), g.hash.whole, 0
 	return h
 }
 

@@ -160,7 +160,7 @@ func (g *gateway) pick(n int, now time.Duration) (late, dropped bool) {
 	q := &g.r.trace.Requests[n]
 	g.in.Now, g.in.Adapter, g.in.Session = g.r.begun.Add(now), q.Adapter, q.Session
 	g.in.Priority, g.in.Critical = int(q.Priority), q.Priority > 0
-	g.in.Blocks, g.in.Tokens = q.pickerBlocks(), int64(q.Prompt)
+	g.in.Blocks, g.in.Whole, g.in.Tokens = q.pickerBlocks(), q.whole(), int64(q.Prompt)
 	g.in.Target = latency.Target{}
 	left := g.r.cfg.Target - (now - g.r.flights[n].came)
 	if g.policy.Predicts() && left > 0 {
@@ -176,6 +176,7 @@ func (g *gateway) send(n int, now time.Duration) {
 	g.in.Turn++
 	slot := g.choice.Slot
 	ep := &g.in.Endpoints[slot]
+	g.index.Asked(g.in.Whole)
 	g.index.Sent(slot, g.in.Blocks)
 	if g.r.cfg.Events {
 		g.learn(g.in.Blocks)

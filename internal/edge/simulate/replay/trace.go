@@ -74,6 +74,14 @@ func (r *Request) pickerBlocks() []uint64 {
 	return r.blocks
 }
 
+// whole is the hash by which the picker knows the whole prompt: 0 for one without blocks.
+func (r *Request) whole() uint64 {
+	if len(r.pickerBlocks()) == 0 {
+		return 0
+	}
+	return max(1, mix(r.Keys[min(len(r.Keys), r.Prompt/simulate.BlockTokens)-1], uint64(r.Prompt)))
+}
+
 // mooncakeTokens is how many tokens one hash id of Mooncake's traces covers.
 const mooncakeTokens = 512
 
