@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -99,6 +100,18 @@ func refusedFetch() corev1.PodStatus {
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "s3://models: the credentials are refused"}}}}}
 }
 
+// leavesNoCopies removes what a test made in a namespace once its controllers have ended,
+// since those of other tests may watch it too.
+func leavesNoCopies(t *testing.T, c client.Client, ns string) {
+	t.Cleanup(func() {
+		cache := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "serving.kserve.io/v1alpha1", "kind": "LocalModelNamespaceCache"}}
+		ctx := context.WithoutCancel(t.Context())
+		if err := errors.Join(c.DeleteAllOf(ctx, cache, client.InNamespace(ns)), c.DeleteAllOf(ctx, &appsv1.DaemonSet{}, client.InNamespace(ns))); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // cachedModel applies the manifests of a namespace, and its account, as c may.
 func cachedModel(t *testing.T, c client.Client, ns string) (k copies, cache, reader *unstructured.Unstructured) {
 	t.Helper()
@@ -124,6 +137,7 @@ func TestModelCaches(t *testing.T) {
 	ns := kubetest.Namespace(t, c, nil)
 	o := options(t, ns)
 	o.system = ns
+	leavesNoCopies(t, c, ns)
 	r := begin(t, o, kubetest.Server(t))
 	k, cache, reader := cachedModel(t, c, ns)
 	status := func(want string) {
@@ -236,6 +250,7 @@ func TestModelCacheComesBack(t *testing.T) {
 	ns := kubetest.Namespace(t, c, nil)
 	o := options(t, ns)
 	o.system = ns
+	leavesNoCopies(t, c, ns)
 	begin(t, o, kubetest.Server(t))
 	k, cache, reader := cachedModel(t, c, ns)
 	is := func(dropping bool) {
