@@ -41,7 +41,8 @@ spec: {sourceModelUri: "hf://org/gated", modelSize: 1Mi, nodeGroups: [here], ser
 `
 
 // TestModelCaches: a node fetches a model ahead of its use, when its secret is right; pods
-// that could not fetch it read it there, but no path that is not in it; deleted, its files go when no pod reads them.
+// that could not fetch it read it there, but no path that is not in it; the pod that holds
+// it may be replaced; deleted, its files go when no pod reads them.
 func TestModelCaches(t *testing.T) {
 	p := &product{Cluster: node.Get(t)}
 	iris, err := os.ReadFile("../../examples/quickstart/models/iris.ubj")
@@ -63,6 +64,7 @@ func TestModelCaches(t *testing.T) {
 		{"Fetched", 0, func(ctx context.Context, _ *product) { fetchedAhead(ctx, m, store) }},
 		{"Read", 0, func(ctx context.Context, _ *product) { readFromNode(ctx, m) }},
 		{"Lost", 0, func(ctx context.Context, _ *product) { notInCopy(ctx, m, store) }},
+		{"Replaced", 0, func(ctx context.Context, _ *product) { holderReplaced(ctx, m) }},
 		{"Freed", 0, func(ctx context.Context, _ *product) { freedOnNode(ctx, m, store) }},
 		{"Uninstall", 0, func(ctx context.Context, _ *product) {
 			_, err := m.Kubectl(ctx, "delete", "namespace", jobs, "--wait")
@@ -141,6 +143,26 @@ func notInCopy(ctx context.Context, m *models, store string) {
 	})
 	m.do(err)
 	m.do(m.DeleteYAML(ctx, predictor("lost", "", "", "")))
+}
+
+// holderReplaced: the pod that holds the model is replaced, as at an upgrade, and the model is
+// not fetched again.
+func holderReplaced(ctx context.Context, m *models) {
+	sent := m.hub.Sent()
+	before := m.pods(ctx, jobs, "")
+	if len(before) != 1 {
+		m.t.Fatalf("%d pods hold the model", len(before))
+	}
+	_, err := m.Kubectl(ctx, "delete", "pod", before[0].Name, "-n", jobs)
+	m.do(err)
+	m.do(node.Await(ctx, m, "another pod holds the model", &corev1.PodList{}, func(l *corev1.PodList) bool {
+		return slices.ContainsFunc(l.Items, func(p corev1.Pod) bool { return p.UID != before[0].UID && ready(&p) })
+	}, client.InNamespace(jobs)))
+	m.await(ctx, modelCache, "", "iris", "NodeDownloaded", func(u *unstructured.Unstructured) bool { return nodesOf(u) == "NodeDownloaded" })
+	if got := m.hub.Sent() - sent; got > 0 {
+		m.t.Errorf("%d bytes of files were fetched again", got)
+	}
+	m.answers(ctx, kserveService, "kept")
 }
 
 // files counts those of the model on the node.
