@@ -259,7 +259,7 @@ func TestConsole(t *testing.T) {
 
 	// It changes nothing.
 	path := "/api/v1/services/" + ns + "/iris"
-	for _, x := range [][3]string{{"POST", "/api/v1/apply", `{"files":[]}`}, {"POST", "/api/v1/apply?dry-run", `{"files":[]}`}, {"POST", path + "/actions", `{"do":"stop"}`}, {"DELETE", path, ""}, {"DELETE", "/api/v1/routing/pool/" + ns + "/x", ""}} {
+	for _, x := range [][3]string{{"POST", "/api/v1/apply", `{"files":[]}`}, {"POST", "/api/v1/apply?dry-run", `{"files":[]}`}, {"POST", path + "/actions", `{"do":"stop"}`}, {"DELETE", path, ""}, {"POST", "/api/v1/infer/v1/chat/completions", "{}"}, {"DELETE", "/api/v1/routing/pool/" + ns + "/x", ""}} {
 		if got := b.ask(x[0], x[1], x[2], 403, nil); !strings.Contains(got, "--allow-changes") {
 			t.Error(x, got)
 		}
@@ -296,7 +296,6 @@ func TestConsoleIsGuarded(t *testing.T) {
 			t.Errorf("%s %s: %s", header, value, resp.Status)
 		}
 	}
-	b.ask("POST", "/api/v1/infer/v1/chat/completions", "{}", 404, nil) // requests start models
 	// The cookie alone, which servers on other ports may see, reads no manifest and
 	// changes nothing.
 	b.csrf = ""
@@ -304,6 +303,9 @@ func TestConsoleIsGuarded(t *testing.T) {
 		t.Error(got)
 	}
 	b.ask("DELETE", "/api/v1/services/"+ns+"/iris", "", 403, nil)
+	for _, method := range []string{"GET", "POST"} { // requests start models
+		b.ask(method, "/api/v1/infer/v1/models", "", 403, nil)
+	}
 
 	c.run("console", "--listen", "0.0.0.0:0").check(2, "stderr", c.run("console", "--listen", "0.0.0.0:0").stderr, []string{"loopback only"})
 	c.run("console", "--read-only", "--allow-changes").check(2, "stderr", "exclude each other", []string{"exclude each other"})

@@ -138,6 +138,8 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Infer != nil {
 		mux.HandleFunc("/api/v1/infer/", s.infer)
+	} else if s.cfg.Cluster != nil {
+		mux.HandleFunc("/api/v1/infer/", s.changing(http.NotFound))
 	}
 	if s.cfg.Models != nil {
 		s.handleModels(mux)
