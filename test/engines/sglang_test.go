@@ -96,7 +96,7 @@ func TestSGLangDrains(t *testing.T) {
 	n, folder := startNode(t, bin), tinyLlama(t, bin)
 	const one, two = "minReplicas: 1, maxReplicas: 1", "minReplicas: 2, maxReplicas: 2"
 	n.apply(sglangAlone(folder, two, ""))
-	n.drains(sglangAlone(folder, one, ""), sglangAlone(folder, one, ", args: [--max-running-requests, '8']"), n.ready("tiny", 2), "sglang:num_running_reqs")
+	n.drains(sglangAlone(folder, one, ""), sglangAlone(folder, one, ", args: [--max-running-requests, '8']"), n.ready("tiny", 2))
 }
 
 // TestSGLangPriority wakes SGLang from zero; a request of a higher priority is

@@ -52,7 +52,7 @@ func TestVLLMPair(t *testing.T) {
 	if err := heard.Wait(); err != nil {
 		t.Errorf("KV events: %v", err)
 	}
-	n.drains(vllmPair(folder, 1, ""), vllmPair(folder, 1, ", --max-num-seqs, '8'"), parts, "vllm:num_requests_running")
+	n.drains(vllmPair(folder, 1, ""), vllmPair(folder, 1, ", --max-num-seqs, '8'"), parts)
 }
 
 // listenToKV starts a subscriber, which ends when each replica has published a
@@ -204,18 +204,37 @@ func (n *node) each(parts []part, name string) (values []float64) {
 // drains fails unless streams go on to their end while one of two replicas is one
 // too many, and while the other is replaced. The manifests are those of one replica
 // and of another revision of it.
-func (n *node) drains(one, edited string, parts []part, running string) {
+func (n *node) drains(one, edited string, parts []part) {
 	n.t.Helper()
-	both := []*stream{n.stream("/v1/completions", long("tiny")), n.stream("/v1/completions", long("tiny"))}
-	for _, p := range parts {
-		n.figure(p.metrics(), running, 1)
+	both := make(chan *stream, 2)
+	for range cap(both) {
+		go func() {
+			var s *stream // nil of one that fails
+			defer func() { both <- s }()
+			s = n.stream("/v1/completions", long("tiny"))
+		}()
 	}
+	// By the gateway's count: on a small machine one engine may not begin its answer, nor
+	// show its metrics, until the other has ended.
+	n.eventually("each replica has a stream", func() (bool, string) {
+		metrics, each := n.send("GET", n.admin+"/metrics", "").body, 0
+		for line := range strings.Lines(metrics) {
+			if strings.HasPrefix(line, "roundhouse_gateway_endpoint_in_flight{") && strings.HasSuffix(line, "} 1\n") {
+				each++
+			}
+		}
+		return each == len(parts), metrics
+	})
 	n.apply(one)
 	n.eventually("one of two drains", func() (bool, string) {
 		parts := n.service("tiny").Replicas
 		return slices.ContainsFunc(parts, func(p part) bool { return p.Phase == "Draining" }), fmt.Sprintf("%+v", parts)
 	})
-	for _, s := range both {
+	for range cap(both) {
+		s := <-both
+		if s == nil {
+			n.t.FailNow()
+		}
 		s.used(longTokens)
 	}
 	was := n.ready("tiny", 1)[0]
