@@ -75,7 +75,7 @@ func (s *script) do(words []string) string {
 		}
 		of := s.blames[i][n-1]
 		s.circuits[i] = s.circuits[i].Acquitted(of[0], of[1], DefaultConfig())
-		return s.says(i, 0)
+		return s.describe(i, 0)
 	}
 	r, times, asked := Lost, 1, time.Duration(0)
 	switch words[1] {
@@ -102,11 +102,11 @@ func (s *script) do(words []string) string {
 			s.until[i], last = s.now+rest, rest
 		}
 	}
-	return s.says(i, last)
+	return s.describe(i, last)
 }
 
-// says is the state of an endpoint, which has just been ejected for a time, or 0.
-func (s *script) says(i int, last time.Duration) string {
+// describe returns the state of an endpoint, which has just been ejected for a time, or 0.
+func (s *script) describe(i int, last time.Duration) string {
 	c := s.circuits[i]
 	said := c.State.String()
 	if last > 0 {

@@ -103,8 +103,8 @@ func (ix *Index) Bytes() int {
 		len(ix.pool.chunks)*chunkBytes + cap(ix.slots)*slotBytes + cap(ix.wholes)*8
 }
 
-// Asked notes that a whole prompt was sent, by its hash of IndexConfig.Whole.
-func (ix *Index) Asked(whole uint64) {
+// Remember notes that a whole prompt was sent, by its hash of IndexConfig.Whole; 0 is none.
+func (ix *Index) Remember(whole uint64) {
 	if whole == 0 {
 		return
 	}
@@ -114,9 +114,9 @@ func (ix *Index) Asked(whole uint64) {
 	ix.wholes[whole%maxWholes] = whole
 }
 
-// asked reports whether a whole prompt was sent, and few others since. Of one without a
-// hash it says so.
-func (ix *Index) asked(whole uint64) bool {
+// remembers reports whether a whole prompt was sent and no later one took its place; true
+// for one without a hash.
+func (ix *Index) remembers(whole uint64) bool {
 	return whole == 0 || ix.wholes != nil && ix.wholes[whole%maxWholes] == whole
 }
 

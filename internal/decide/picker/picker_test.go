@@ -246,7 +246,7 @@ func TestGoesOnByLessThanABlock(t *testing.T) {
 	}
 	before := prompt(8000, rand.New(rand.NewPCG(5, 6))) // 31 blocks and a quarter
 	sent(before)
-	ix.Asked(in.Whole)
+	ix.Remember(in.Whole)
 	ix.Sent(1, in.Blocks)
 	for at, prompt := range [][]byte{before, slices.Concat(before, []byte(" and more"))} {
 		var out Choice

@@ -95,7 +95,7 @@ func prefix(p *pick, s *scoring, set []int32) []float64 {
 	// several know as far, the more do, the more must be many's: two may be of two
 	// gateways, or of a moment when one was busy, and a third has to compute it.
 	sole := p.config.Balance
-	if m.Longest < len(p.in.Blocks) || !p.index.asked(p.in.Whole) {
+	if m.Longest < len(p.in.Blocks) || !p.index.remembers(p.in.Whole) {
 		sole += (p.config.Sole - p.config.Balance) / float64(2*m.Most-1)
 	}
 	per := 1 / max(float64(len(p.in.Blocks)), s.Scale)

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"strings"
+	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/replica"
@@ -96,7 +97,7 @@ func (m *memory) sent(n int, in *picker.Input) (cached int) {
 	if m.prompts == nil || len(in.Blocks) == 0 {
 		return 0
 	}
-	m.prompts.Asked(in.Whole)
+	m.prompts.Remember(in.Whole)
 	return m.prompts.Sent(n, in.Blocks)
 }
 
@@ -108,6 +109,20 @@ func compile(pc routing.Picker) (*picker.Policy, error) {
 	}
 	return picker.New(c)
 }
+
+// hashes are a request's scratch, used again by later ones.
+type hashes struct {
+	blocks  []uint64
+	whole   uint64
+	allowed picker.Set
+	// subset are the slots of the request's subset, and subsetCount how many
+	// they are, as they were in a generation of the pool's endpoints.
+	subset      picker.Set
+	subsetCount int
+	generation  uint64
+}
+
+var scratch = sync.Pool{New: func() any { return new(hashes) }}
 
 // pick reserves a place for g on the endpoint the policy chooses, not one of
 // tried; nil if there is none, or with choice.Late if none is predicted to answer in

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"roundhouse.dev/roundhouse/internal/core/routing"
 	"roundhouse.dev/roundhouse/internal/core/service"
 	"roundhouse.dev/roundhouse/internal/decide/admission"
 	"roundhouse.dev/roundhouse/internal/decide/breaker"
-	"roundhouse.dev/roundhouse/internal/decide/picker"
 	"roundhouse.dev/roundhouse/internal/decide/retry"
 )
 
@@ -110,20 +108,6 @@ func (a *attempts) add(failed error) {
 		a.lost++
 	}
 }
-
-// hashes are a request's scratch, used again by later ones.
-type hashes struct {
-	blocks  []uint64
-	whole   uint64
-	allowed picker.Set
-	// subset are the slots of the request's subset, and subsetCount how many
-	// they are, as they were in a generation of the pool's endpoints.
-	subset      picker.Set
-	subsetCount int
-	generation  uint64
-}
-
-var scratch = sync.Pool{New: func() any { return new(hashes) }}
 
 // Address is the replica's "host:port".
 func (g *Grant) Address() string { return g.address }

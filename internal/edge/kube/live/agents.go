@@ -195,8 +195,8 @@ func askAgent(ctx context.Context, client *http.Client, address string, of map[s
 
 // readModels reads what an agent says of these models.
 func readModels(r io.Reader, of map[string]bool) (map[string]replica.Guest, error) {
-	ahead := &ahead{r: io.LimitReader(r, maxAgentBytes), until: maxModelBytes}
-	dec := json.NewDecoder(ahead)
+	bounded := &ahead{r: io.LimitReader(r, maxAgentBytes), until: maxModelBytes}
+	dec := json.NewDecoder(bounded)
 	models := map[string]replica.Guest{}
 	switch first, err := dec.Token(); {
 	case err != nil || first == nil: // null
@@ -204,7 +204,7 @@ func readModels(r io.Reader, of map[string]bool) (map[string]replica.Guest, erro
 	case first != json.Delim('{'):
 		return nil, errors.New("it says no JSON object of models")
 	}
-	for left := maxModelMessages; dec.More(); ahead.until = dec.InputOffset() + maxModelBytes {
+	for left := maxModelMessages; dec.More(); bounded.until = dec.InputOffset() + maxModelBytes {
 		name, err := dec.Token()
 		if err != nil {
 			return nil, err

@@ -176,7 +176,7 @@ func (g *gateway) send(n int, now time.Duration) {
 	g.in.Turn++
 	slot := g.choice.Slot
 	ep := &g.in.Endpoints[slot]
-	g.index.Asked(g.in.Whole)
+	g.index.Remember(g.in.Whole)
 	g.index.Sent(slot, g.in.Blocks)
 	if g.r.cfg.Events {
 		g.learn(g.in.Blocks)
